@@ -29,7 +29,6 @@ use serde::Serialize;
 use crate::{
     Args,
     lab::{self, Lab},
-    ledger::clock_ms,
 };
 
 const APP: &str = "recurring";
@@ -284,6 +283,11 @@ fn consume(settings: &Settings, into: &Arc<Mutex<Arrivals>>) -> (Arc<AtomicBool>
         }
     };
     (stop, thread::spawn(work))
+}
+
+/// The time in ms since the epoch, as occurrences are counted.
+fn clock_ms() -> i64 {
+    Timestamp::now().as_millisecond()
 }
 
 /// A daemon. Dropping it kills it.
