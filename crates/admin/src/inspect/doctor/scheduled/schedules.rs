@@ -19,7 +19,11 @@ use delayline_schedules::{ScheduleSummary, State};
 const LATE: SignedDuration = SignedDuration::from_secs(90);
 
 /// Checks all schedules.
-pub(super) fn check(topology: &Topology, evidence: &Evidence, now: Timestamp) -> Vec<Finding> {
+pub(in crate::inspect::doctor) fn check(
+    topology: &Topology,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Vec<Finding> {
     let set = &topology.settings().set;
     let active: Vec<_> = evidence.schedules.iter().filter(|it| it.state == State::Active).collect();
     let names = |of: &[&ScheduleSummary]| named(of.iter().map(|it| format!("`{}`", it.schedule)));

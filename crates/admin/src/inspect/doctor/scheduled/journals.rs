@@ -17,7 +17,11 @@ use delayline_core::{
 };
 
 /// Checks the journal of every application whose messages can be recalled.
-pub(super) fn check(topology: &Topology, evidence: &Evidence, now: Timestamp) -> Vec<Finding> {
+pub(in crate::inspect::doctor) fn check(
+    topology: &Topology,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Vec<Finding> {
     let (names, vhost) = (topology.names(), evidence.snapshot.vhost.as_str());
     let apps = evidence.snapshot.queues.keys().filter_map(|name| {
         let app = AppKey::new(names.app_of_recalled(name)?).ok()?;

@@ -17,7 +17,11 @@ use delayline_core::{codec::AppKey, topology::Topology};
 const SWEPT_WITHIN: SignedDuration = SignedDuration::from_hours(24);
 
 /// Checks every application whose messages can be recalled.
-pub(super) fn check(topology: &Topology, evidence: &Evidence, now: Timestamp) -> Vec<Finding> {
+pub(in crate::inspect::doctor) fn check(
+    topology: &Topology,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Vec<Finding> {
     let names = topology.names();
     let apps = evidence.snapshot.exchanges.keys().filter_map(|name| {
         let app = AppKey::new(names.app_of_recall(name)?).ok()?;

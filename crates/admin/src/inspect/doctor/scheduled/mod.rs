@@ -1,0 +1,5 @@
+//! What is scheduled: recalls, journals and recurring schedules.
+
+pub(super) mod journals;
+pub(super) mod recalls;
+pub(super) mod schedules;
