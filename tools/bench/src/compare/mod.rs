@@ -33,8 +33,7 @@ Examples:
   delayline-bench compare --quick --times 1            less precise
   delayline-bench compare --layouts delayline,celery,straight --json | jq .layouts
   RABBITMQ_ROOT=/opt/rabbitmq delayline-bench compare  of another version
-  delayline-bench compare --layouts nservicebus,delayline,shortcuts \\
-      --unit 4 --delays 1,5,30,60,300,900,3600         delays from a second to an hour, shortened
+  delayline-bench compare --unit 4 --delays 1,30,60,300,3600  up to an hour, shortened
 
 Each layout gets a private RabbitMQ node of its own, which must be installed and not running:
   publish  as fast as messages are confirmed, through the entry
