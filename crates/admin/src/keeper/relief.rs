@@ -20,7 +20,7 @@ use crate::{
 /// How long no message may wait in the queue of a paused application before that is resumed.
 const CALM: Duration = Duration::from_secs(20);
 
-/// The greatest age of what is known of the set before an application is paused or resumed.
+/// The greatest age of the snapshot by which an application is paused or resumed.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Applications that are paused because they block a level.

@@ -41,9 +41,9 @@ Examples:
   delayline scheduled recall --app billing --id invoice-17-1
   delayline scheduled reschedule HANDLE --delay 2h
 
-A list needs a journal of the application (`app add --recall --journal 90d`). It contains
-the messages that were published with a copy for the journal (`send --journal`;
-docs/how-to/recall.md). The whole journal is read, and nothing is removed from it.")]
+A list needs a journal of the application (`app add --recall --journal 90d`), which has a
+copy of each of its messages (docs/how-to/recall.md). The whole journal is read, and
+nothing is removed from it.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,

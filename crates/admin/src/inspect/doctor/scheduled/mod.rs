@@ -1,4 +1,4 @@
-//! What is scheduled: recalls, journals and recurring schedules.
+//! Checks of recalls, journals and recurring schedules.
 
 pub(super) mod journals;
 pub(super) mod recalls;
