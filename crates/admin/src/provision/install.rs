@@ -245,7 +245,7 @@ fn report(topology: &Topology, plan: &Plan, snapshot: &Result<Snapshot, String>)
         report.warnings.push(format!(
             "the exchange `{dispatch}` was missing, and so were the bindings of all applications. Bind them \
              again, or their due messages become unroutable: `{}` for each, or `{}`",
-            command(&["app", "add", "APP"]),
+            topology.settings().set.command(&["app", "add", "APP"]),
             command(&["apply", "FILE"])
         ));
     }

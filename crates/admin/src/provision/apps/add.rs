@@ -1,6 +1,5 @@
 //! Registering an application.
 
-use delayline_core::shell::command;
 use std::thread;
 
 use delayline_amqp::{Session, broker::Broker};
@@ -236,7 +235,7 @@ fn lost_rights(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> Opti
     Some(format!(
         "{what}, and its user would lose the rights for that: give {flag} as well. To remove recall and \
          journal, run `{}` first, which refuses while recalls or scheduled messages are pending",
-        command(&["app", "remove", app.as_str(), "--recall"])
+        topology.settings().set.command(&["app", "remove", app.as_str(), "--recall"])
     ))
 }
 
@@ -248,7 +247,7 @@ fn warnings(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot, version: O
             "application `{}` is paused: its messages wait in queue `{}` until `{}`",
             spec.app,
             topology.names().paused(&spec.app),
-            command(&["app", "resume", spec.app.as_str()])
+            topology.settings().set.command(&["app", "resume", spec.app.as_str()])
         ));
     }
     if let Delivery::Direct(queue) = &spec.delivery
@@ -291,7 +290,7 @@ fn warnings(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot, version: O
              a level for every application; `{}` finds such a binding",
             user.name,
             topology.names().dispatch(),
-            command(&["verify"])
+            topology.settings().set.command(&["verify"])
         ));
     }
     warnings.extend(limits(version, &user.name));

@@ -3,7 +3,6 @@
 use delayline_broker::Snapshot;
 use delayline_core::{
     codec::AppKey,
-    shell::command,
     topology::{Binding, Endpoint, Object, Topology},
 };
 
@@ -29,12 +28,13 @@ pub(super) fn resolve(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot, 
     let is_moving = present(&Endpoint::Exchange(entry.clone()));
     let Delivery::Landing(target) = &spec.delivery else {
         if is_moving {
+            let set = &topology.settings().set;
             part.1 = Found::Blocked(format!(
                 "exchange `{entry}` moves its messages to another queue, and the command that did so was \
                  interrupted. Run that command again (`{}`, `{}` or `{}`)",
-                command(&["app", "add", spec.app.as_str(), "--landing"]),
-                command(&["app", "pause", spec.app.as_str()]),
-                command(&["app", "resume", spec.app.as_str()]),
+                set.command(&["app", "add", spec.app.as_str(), "--landing"]),
+                set.command(&["app", "pause", spec.app.as_str()]),
+                set.command(&["app", "resume", spec.app.as_str()]),
             ));
         }
         return;
@@ -53,4 +53,28 @@ pub(super) fn resolve(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot, 
 pub(super) fn is_paused(topology: &Topology, app: &AppKey, snapshot: &Snapshot) -> bool {
     let paused = topology.names().paused(app);
     snapshot.has(&Object::Binding(topology.app_binding(app, &paused)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provision::AppQueue;
+    use delayline_core::topology::TopologySettings;
+
+    #[test]
+    fn an_interrupted_move_names_the_commands_for_its_set() {
+        let mut settings = TopologySettings::default();
+        settings.set = "later".parse().unwrap();
+        let topology = Topology::new(settings);
+        let spec = AppSpec::new(AppKey::new("billing").unwrap(), Delivery::Direct(AppQueue::new("in")));
+        let wanted = topology.app_binding(&spec.app, "in");
+        let [entry, _] = topology.names().moving(&spec.app);
+        let moving = Binding { destination: Endpoint::Exchange(entry), ..wanted.clone() };
+        let snapshot = Snapshot::default().with(&[Object::Binding(moving)]);
+        let mut part = (Step::Only(wanted), Found::Missing);
+        resolve(&topology, &spec, &snapshot, &mut part);
+        let Found::Blocked(reason) = &part.1 else { panic!("{part:?}") };
+        assert_eq!(reason.matches("billing --set later").count(), 2, "{reason}");
+        assert!(reason.contains("`delayline app add billing --landing --set later`"), "{reason}");
+    }
 }

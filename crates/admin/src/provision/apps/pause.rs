@@ -10,7 +10,6 @@ use delayline_amqp::{Next, Session};
 use delayline_broker::{ManagementApi, Snapshot, is_of_program};
 use delayline_core::{
     codec::AppKey,
-    shell::command,
     topology::{Binding, Endpoint, Object, QueueType, Topology},
 };
 use delayline_settings::Settings;
@@ -270,7 +269,7 @@ impl<'a> At<'a> {
                     (Step::Object(object), Found::Conflict(conflict)) => Found::Blocked(format!(
                         "{conflict}; {} is left from an earlier pause. Run `{}` first",
                         describe(object),
-                        command(&["app", "resume", self.app.as_str()])
+                        self.topology.settings().set.command(&["app", "resume", self.app.as_str()])
                     )),
                     (_, found) => found,
                 })

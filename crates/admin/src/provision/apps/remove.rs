@@ -1,6 +1,5 @@
 //! Removing an application: the reverse of adding.
 
-use delayline_core::shell::command;
 use std::{
     fmt,
     sync::atomic::AtomicBool,
@@ -168,7 +167,7 @@ pub fn remove_app(
         belongings.recalls = usize::try_from(pending).unwrap_or(usize::MAX);
     }
     if options.only_recall {
-        belongings.only_recall(&topology.recall_route(app), &mut report);
+        belongings.only_recall(topology, app, &mut report);
     }
     count(&mut session, &snapshot, &belongings, &mut refusal)?;
     let until = Instant::now() + SETTLE;
@@ -270,14 +269,15 @@ fn lost_journal(
 
 impl Belongings {
     /// Leaves out the parts that are not for recalls.
-    fn only_recall(&mut self, route: &Binding, report: &mut RemoveReport) {
-        self.bindings.retain(|binding| binding == route);
+    fn only_recall(&mut self, topology: &Topology, app: &AppKey, report: &mut RemoveReport) {
+        let route = topology.recall_route(app);
+        self.bindings.retain(|binding| *binding == route);
         (self.user, self.landing, self.queue) = (None, Vec::new(), None);
         report.left.clear();
         if !self.exchanges.is_empty() || self.recalled.is_some() {
             report.left.push(format!(
                 "the rights of its user: `{}` removes those that are no longer needed",
-                command(&["app", "add", "APP", "--replace-permissions"])
+                topology.settings().set.command(&["app", "add", app.as_str(), "--replace-permissions"])
             ));
         }
     }
@@ -396,7 +396,7 @@ fn program(topology: &Topology, app: &AppKey, binding: &Binding) -> String {
         }
         None => format!(
             "`{app}` is a canary of `{}`, and no application: {to} disappears an hour after the canary was stopped",
-            command(&["serve"])
+            topology.settings().set.command(&["serve"])
         ),
     }
 }
