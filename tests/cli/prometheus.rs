@@ -189,6 +189,12 @@ fn each_fault_fires_its_alert() {
     assert_eq!(rules.len(), alerts().len());
     assert!(rules.iter().all(|rule| rule["health"] == "ok"), "{rules:?}");
 
+    // Messages wait in a gateway that no daemon serves, which the doctor finds at its next turn.
+    let topology = Topology::new(settings.topology.clone());
+    add_gateway(&settings, &topology, "orders", ExchangeKind::Topic, false).unwrap().unwrap();
+    let router = settings.router().connect().unwrap();
+    router.publish(direct::keyed(app("shop"), "orders.in".into(), "order".into(), "x")).unwrap();
+
     // The canaries go to another queue, and everything else works.
     let mut session = Session::open(&settings.broker).unwrap();
     queue(&mut session, "hole", None, "delayline-canary.0");
@@ -206,11 +212,6 @@ fn each_fault_fires_its_alert() {
     publish(&settings, "nobody", 0, 5);
     prometheus.fires(&["DelaylineUnroutableGrowing"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
 
-    // Messages wait in a gateway that no daemon serves.
-    let topology = Topology::new(settings.topology.clone());
-    add_gateway(&settings, &topology, "orders", ExchangeKind::Topic, false).unwrap().unwrap();
-    let router = settings.router().connect().unwrap();
-    router.publish(direct::keyed(app("shop"), "orders.in".into(), "order".into(), "x")).unwrap();
     prometheus.fires(&["DelaylineGatewayUnserved"], &["DelaylineLevelStuck", "DelaylineBrokerUnreachable"]);
 
     // A full queue refuses the messages of level 0.

@@ -46,4 +46,4 @@ pub use retention::Retention;
 pub use route::{End, Route, layout_routes, refuses, routes, streams_behind};
 pub use snapshot::Snapshot;
 pub use stall::{APART, Look, PREFETCH, RECENT, Stall, begin, is_open, moves, remembered, stands_still};
-pub use survey::{OLD, QueueCounts, Reading, SeenSet, Survey};
+pub use survey::{OLD, QueueCounts, Reading, SeenSet, Survey, rest};

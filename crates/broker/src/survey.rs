@@ -257,13 +257,20 @@ impl Survey {
 
 /// How long to wait after a reading.
 fn pause(took: Duration, counts: &Result<QueueCounts, String>) -> Duration {
-    let (least, share) = match counts {
+    let rate = match counts {
         // It may have waited in vain, which is no work.
         Err(_) => return AGAIN,
         Ok(counts) if counts.queues.iter().any(|queue| queue.messages_dlx > Some(0)) => SOON,
         Ok(_) => EVERY,
     };
-    least.max((took * share).min(OLD.max(took * MOST)))
+    rest(took, rate, OLD)
+}
+
+/// How long to wait after work: at least a time, and so many times as long as it took. The second counts only up to
+/// `most`, or ten times as long as it took: one slow look, as on a busy machine, must not blind a daemon for an hour.
+#[must_use]
+pub fn rest(took: Duration, (least, times): (Duration, u32), most: Duration) -> Duration {
+    least.max((took * times).min(most.max(took * MOST)))
 }
 
 #[cfg(test)]
@@ -293,5 +300,7 @@ mod tests {
             assert_eq!(pause(ms(took), &counts(due)), ms(expected), "{took} {due}");
         }
         assert_eq!(pause(ms(10), &Err("down".into())), AGAIN);
+        let rests = [100, 2_000, 20_000].map(|took| rest(ms(took), (ms(60_000), 100), ms(180_000)));
+        assert_eq!(rests, [ms(60_000), ms(180_000), ms(200_000)]);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin as admin;
-use delayline_broker::Survey;
+use delayline_broker::{Survey, rest};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
@@ -19,6 +19,9 @@ use super::{BrokerView, SetView};
 /// If it takes long, it is done less often: then it takes at most one of so many seconds.
 const EVERY: (Duration, u32) = (Duration::from_secs(60), 100);
 const AGAIN: (Duration, u32) = (Duration::from_secs(5), 10);
+
+/// How old a comparison may become for that reason.
+const MOST: Duration = Duration::from_secs(180);
 
 /// How old the answers of the broker may be.
 const AGE: Duration = Duration::from_secs(1);
@@ -79,8 +82,7 @@ impl Turn {
     /// Notes that it was done, from one moment to another.
     pub(super) fn made(&mut self, found: &SetView, (began, ended): (Instant, Instant)) {
         let (took, well) = (ended - began, found.ok == Some(true) && !found.unchecked_for_now);
-        let (least, share) = if well { EVERY } else { AGAIN };
-        self.next = Some(ended + least.max(took * share));
+        self.next = Some(ended + rest(took, if well { EVERY } else { AGAIN }, MOST));
     }
 }
 
@@ -136,6 +138,6 @@ mod tests {
         broker.since = Some(Timestamp::now());
         assert!(turn.is_due(&broker, at(66)));
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)));
-        assert_eq!([469, 470].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        assert_eq!([249, 250].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
     }
 }

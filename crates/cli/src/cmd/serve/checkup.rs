@@ -12,13 +12,16 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
-use delayline_broker::Survey;
+use delayline_broker::{Survey, rest};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
-/// How often the doctor runs, unless that takes long.
-const EVERY: Duration = Duration::from_secs(120);
+/// How often the doctor runs: if that takes long, only for a hundredth of the time.
+const EVERY: (Duration, u32) = (Duration::from_secs(120), 100);
+
+/// How old its findings may become for that reason.
+const MOST: Duration = Duration::from_secs(180);
 
 /// How old the answers of the broker may be: the comparison of the set asks every minute.
 const AGE: Duration = Duration::from_secs(60);
@@ -50,8 +53,8 @@ pub(crate) fn start(
             let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
             let began = Instant::now();
             let looked = look(&settings, &topology, &options, &survey);
-            // At most a hundredth of the time.
-            next = Instant::now() + if looked.is_ok() { EVERY.max(began.elapsed() * 100) } else { AGAIN };
+            let pause = if looked.is_ok() { rest(began.elapsed(), EVERY, MOST) } else { AGAIN };
+            next = Instant::now() + pause;
             let checkup = looked
                 .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);
