@@ -21,8 +21,8 @@ fn every_layout_delivers() {
         times: 1,
     };
     for way in &WAYS {
-        let mut site = Site::new(&node, scale.unit_ms).unwrap();
-        let measured = measure(&mut site, way, &scale);
+        let mut sites = [(Site::new(&node, scale.unit_ms).unwrap(), way)];
+        let measured = &measure(&mut sites, &scale, || ())[0];
         assert_eq!(measured.failure, None, "{}: {measured:?}", way.id);
         assert_eq!((measured.lost, measured.twice, measured.early), (0, 0, 0), "{}: {measured:?}", way.id);
     }

@@ -1,5 +1,7 @@
 //! Shortcuts: one queue for all bits of a word.
 
+mod cost;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::{Command, Stdio},
@@ -170,6 +172,17 @@ fn shortcuts_stay_until_they_are_switched_off_and_go_once_they_are_empty() {
 
 #[test]
 fn nothing_is_lost_or_early_while_shortcuts_are_switched_and_the_command_is_killed() {
+    switched(1, Duration::from_millis(10));
+}
+
+#[test]
+#[ignore = "takes minutes: 100,000 messages, with its figures on standard error"]
+fn nothing_is_lost_or_early_in_a_long_run() {
+    switched(100_000, Duration::from_millis(3));
+}
+
+/// Switches shortcuts on and off twice, and until so many messages were sent, with this pause after each.
+fn switched(least: u32, pause: Duration) {
     let settings = new("10", "false");
     let inbox = Inbox::open(&settings, "app");
     let (stop, sent, confirmed) = (AtomicBool::new(false), AtomicU32::new(0), Mutex::new(BTreeSet::new()));
@@ -183,14 +196,16 @@ fn nothing_is_lost_or_early_while_shortcuts_are_switched_and_the_command_is_kill
             router.publish(message).unwrap();
             confirmed.lock().unwrap().insert(id);
             // At full speed, messages would take most of the time of the broker.
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(pause);
         }
     };
     let arrivals = thread::scope(|scope| {
         let publishers: Vec<_> = (0..4).map(|_| scope.spawn(publish)).collect();
         let collector = scope.spawn(move || inbox.until("the end"));
-        for on in [true, false, true, false] {
-            switch_with_a_kill(&settings, on);
+        let mut rounds = 0;
+        while rounds < 2 || sent.load(Ordering::Relaxed) < least {
+            [true, false].into_iter().for_each(|on| switch_with_a_kill(&settings, on));
+            rounds += 1;
         }
         stop.store(true, Ordering::Relaxed);
         publishers.into_iter().for_each(|publisher| publisher.join().unwrap());

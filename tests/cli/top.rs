@@ -157,8 +157,8 @@ fn a_killed_broker_is_gone_before_anybody_looks_again(node: &mut PrivateNode, se
 fn in_a_pipe_it_looks_once() {
     let settings = new_set(1_000);
     on(&settings).args(["send", "--app", "a", "--delay", "2d", "--body", "x"]).assert().success();
-    let text = stdout(on(&settings).arg("status"));
-    println!("{text}");
+    let look = || stdout(on(&settings).arg("status"));
+    let text = eventually_seen("the broker has counted the new queues", look, |text| !text.contains('?'));
     assert!(text.starts_with("No message is stuck.\n") && !text.contains('\u{1b}'), "{text}");
     assert!(
         text.contains("27 levels empty") && text.contains("waiting      1 message\nhanded on    0, 0 stuck"),

@@ -319,8 +319,9 @@ fn without_a_set_only_layouts_are_watched() {
     assert!(ready.body.contains("No set `delay` here; watching nservicebus"), "{}", ready.body);
     assert!(ready.body.contains("layout `nservicebus` was counted"), "{}", ready.body);
     delayline().args(["serve", "check", "--listen", &daemon.address.to_string()]).assert().success();
-    let seen = eventually_seen("the doctor has looked", picture, |seen| seen["checkup"]["at"].is_string());
-    assert_eq!(seen["verdict"]["headline"], "No message is stuck.");
+    let seen = eventually_seen("the doctor has looked, and the broker has counted", picture, |seen| {
+        seen["checkup"]["at"].is_string() && seen["verdict"]["headline"] == "No message is stuck."
+    });
     assert!(
         seen["verdict"]["more"].to_string().contains("No set `delay` here; watching nservicebus."),
         "{seen}"

@@ -111,7 +111,7 @@ pub(crate) fn brief(command: Command) -> Command {
 pub(crate) fn with_tree(command: Command) -> Command {
     let tree = tree(&command);
     command.help_template(format!(
-        "{{about-with-newline}}\n{{usage-heading}} delayline COMMAND\n\n{tree}\nHelp for a command: delayline \
+        "{{about-with-newline}}{{usage-heading}} delayline COMMAND\n\n{tree}Help for a command: delayline \
          help COMMAND\n{MORE}\n"
     ))
 }

@@ -109,8 +109,7 @@ fn unknown(tree: &mut clap::Command, typed: &[OsString], said: &str) -> Option<c
     (!said.contains(&better)).then(|| command.clone().error(ErrorKind::UnknownArgument, better))
 }
 
-/// Delayed delivery for RabbitMQ: one set of exchanges and queues per vhost, any delay from 1 s to
-/// 8.5 years.
+/// Delayed delivery for RabbitMQ: any delay from 1 s to 8.5 years, without a plugin
 #[derive(Debug, Parser)]
 #[command(name = "delayline", version, disable_help_subcommand = true)]
 pub(crate) struct Cli {

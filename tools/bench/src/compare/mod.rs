@@ -3,7 +3,7 @@
 mod layouts;
 mod site;
 
-use std::{thread, time::Duration};
+use std::{fmt, thread, time::Duration};
 
 use serde::Serialize;
 
@@ -29,8 +29,8 @@ const TOGETHER: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline-bench compare                              nine minutes or so
-  delayline-bench compare --quick --times 1            less precise
+  delayline-bench compare                              a quarter of an hour or so
+  delayline-bench compare --quick                      a minute, and less precise
   delayline-bench compare --layouts delayline,celery,straight --json | jq .layouts
   RABBITMQ_ROOT=/opt/rabbitmq delayline-bench compare  of another version
   delayline-bench compare --unit 4 --delays 1,30,60,300,3600  up to an hour, shortened
@@ -41,7 +41,8 @@ Each layout gets a private RabbitMQ node of its own, which must be installed and
            delays from a second on
   late     at 1,000 messages a second with delays of 1 to 60 units, or the given delays
   CPU      of the broker for each of the same messages, published as fast as they are confirmed
-The number in brackets is the share of publishing directly to a queue, measured in turns.
+All layouts are measured in turns, --times times, since a machine does not stay equally fast.
+The number in brackets is the share of publishing directly to a queue, also in turns.
 docs/benchmarks explains the numbers. Exits with 1 if a message was lost or early, or if a
 layout could not be measured.")]
 pub(crate) struct Args {
@@ -58,7 +59,7 @@ pub(crate) struct Args {
     /// The length of a unit in milliseconds
     #[arg(long, value_name = "MS", default_value_t = Scale::FULL.unit_ms, value_parser = whole::<u64>(2..=1_000))]
     unit: u64,
-    /// How often publishing and CPU are measured; the middle counts
+    /// How often each layout is measured; the middle of each figure counts
     #[arg(long, value_name = "N", default_value_t = Scale::FULL.times, value_parser = whole::<usize>(1..=99))]
     times: usize,
     /// How many messages each dead-letter worker of the broker has on their way [default: the
@@ -87,7 +88,7 @@ pub struct Scale {
     pub rate: f64,
     /// For how long they are published, and how long publishing is measured.
     pub time: Duration,
-    /// How often publishing and CPU are measured; the middle counts.
+    /// How often each layout is measured; the middle of each figure counts.
     pub times: usize,
 }
 
@@ -106,7 +107,7 @@ impl Scale {
         count: 600,
         rate: 1_000.0,
         time: Duration::from_millis(300),
-        times: 1,
+        times: 3,
     };
 }
 
@@ -141,6 +142,15 @@ pub struct Measured {
     pub failure: Option<String>,
 }
 
+/// The figures of one turn.
+struct Turn {
+    publish: Compared,
+    drain_one_hop: Compared,
+    drain_several_hops: Compared,
+    late_ms: Late,
+    cpu_us: f64,
+}
+
 /// A rate, and its share of the limit that was measured in turns with it.
 #[derive(Debug, Clone, Copy, Default, Serialize, schemars::JsonSchema)]
 struct Compared {
@@ -162,16 +172,14 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     };
     let rabbit = args.prefetch.map(|number| format!("{{dead_letter_worker_consumer_prefetch, {number}}}"));
     let options = NodeOptions { rabbit: rabbit.into_iter().collect(), ..NodeOptions::default() };
-    let bar = output.progress(Some(wanted.len() as u64), "layouts");
-    for way in wanted {
-        let node = PrivateNode::start(options.clone()).map_err(|error| Failure::new(Code::Broker, error))?;
-        let measured = Site::new(&node, scale.unit_ms).map(|mut site| {
-            report.broker = site.version();
-            measure(&mut site, way, &scale)
-        });
-        report.layouts.push(measured.map_err(|error| Failure::new(Code::Broker, error))?);
-        bar.inc(1);
-    }
+    let bar = output.progress(Some((wanted.len() * (scale.times + 1)) as u64), "layouts");
+    let broker = |error: &dyn fmt::Display| Failure::new(Code::Broker, error.to_string());
+    let nodes = wanted.iter().map(|_| PrivateNode::start(options.clone())).collect::<Result<Vec<_>, _>>();
+    let nodes = nodes.map_err(|error| broker(&error))?;
+    let sites = nodes.iter().zip(wanted).map(|(node, way)| Ok((Site::new(node, scale.unit_ms)?, way)));
+    let mut sites = sites.collect::<Fallible<Vec<_>>>().map_err(|error| broker(&error))?;
+    report.broker = sites.first().map(|(site, _)| site.version()).unwrap_or_default();
+    report.layouts = measure(&mut sites, &scale, || bar.inc(1));
     bar.finish_and_clear();
     let wrong = |one: &Measured| one.failure.is_some() || one.lost + one.early > 0;
     let code = if report.layouts.iter().any(wrong) { Code::Problem } else { Code::Done };
@@ -179,17 +187,37 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     Ok(code)
 }
 
-/// Measures one layout. A failure is a result, too.
-pub fn measure(site: &mut Site<'_>, way: &'static Way, scale: &Scale) -> Measured {
-    let mut measured = Measured { layout: way.id, title: way.title, ..Measured::default() };
-    measured.failure = measured.all(site, way, scale).err().map(|error| error.to_string());
-    measured
+/// Measures layouts in turns, and reports each step. A failure is a result, too.
+pub fn measure(sites: &mut [(Site<'_>, &'static Way)], scale: &Scale, step: impl Fn()) -> Vec<Measured> {
+    let mut all: Vec<(Measured, Vec<Turn>)> = Vec::new();
+    for (site, way) in &mut *sites {
+        let mut measured = Measured { layout: way.id, title: way.title, ..Measured::default() };
+        measured.failure = measured.install(site, way, scale).err().map(|error| error.to_string());
+        all.push((measured, Vec::new()));
+        step();
+    }
+    for _ in 0..scale.times {
+        for ((site, way), (measured, turns)) in sites.iter_mut().zip(&mut all) {
+            if measured.failure.is_none() {
+                match measured.turn(site, way, scale) {
+                    Ok(turn) => turns.push(turn),
+                    Err(error) => measured.failure = Some(error.to_string()),
+                }
+            }
+            step();
+        }
+    }
+    all.into_iter().map(|(measured, turns)| measured.middle(&turns)).collect()
 }
 
 impl Measured {
-    fn all(&mut self, site: &mut Site<'_>, way: &Way, scale: &Scale) -> Fallible<()> {
+    fn install(&mut self, site: &mut Site<'_>, way: &Way, scale: &Scale) -> Fallible<()> {
         (way.install)(site)?;
         site.rest(scale.time.min(Duration::from_secs(2)));
+        Ok(())
+    }
+
+    fn turn(&mut self, site: &mut Site<'_>, way: &Way, scale: &Scale) -> Fallible<Turn> {
         let (mixed, together): (Vec<u64>, Vec<u64>) = match &*scale.delays {
             [] => ((1..=60).collect(), SEVERAL_HOPS.into()),
             given => {
@@ -203,28 +231,47 @@ impl Measured {
         let count = (scale.rate * scale.time.as_secs_f64()) as u64;
         // A layout that is too slow publishes fewer.
         let late = Round { count, rate: Some(scale.rate), limit: scale.time * 3 / 2, ..all };
-        self.late_ms = self.counted(site.run(way, &late)?).late;
+        let late_ms = self.counted(site.run(way, &late)?).late;
         (self.queues, self.bindings) = site.objects()?;
-        self.drain_one_hop = self.drain(site, way, &[one_hop.next_power_of_two()], scale.count)?;
-        self.drain_several_hops = self.drain(site, way, &together, scale.count / 4)?;
-        let mut costs = Vec::new();
-        for _ in 0..scale.times {
-            let round = Round { count: scale.count, limit, ..all };
-            costs.push(self.counted(site.run(way, &round)?).cpu_us);
+        let drain_one_hop = self.drain(site, way, &[one_hop.next_power_of_two()], scale.count)?;
+        let drain_several_hops = self.drain(site, way, &together, scale.count)?;
+        let round = Round { count: scale.count, limit, ..all };
+        let cpu_us = self.counted(site.run(way, &round)?).cpu_us;
+        let round = Round { delays: &[FAR], count: u64::MAX, limit: scale.time / 2, ..Round::default() };
+        let limit = site.run(&STRAIGHT, &round)?.published_per_s;
+        site.empty()?;
+        let per_second = site.run(way, &round)?.published_per_s;
+        site.empty()?;
+        let publish = Compared { per_second, share: per_second / limit };
+        Ok(Turn { late_ms, drain_one_hop, drain_several_hops, cpu_us, publish })
+    }
+
+    /// With the middle of each figure.
+    fn middle(self, turns: &[Turn]) -> Self {
+        let of = |figure: &dyn Fn(&Turn) -> f64| {
+            let mut figures: Vec<_> = turns.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            percentile(&figures, 50.0).unwrap_or(0.0)
+        };
+        let compared = |of_turn: fn(&Turn) -> Compared| Compared {
+            per_second: of(&|turn| of_turn(turn).per_second),
+            share: of(&|turn| of_turn(turn).share),
+        };
+        let late = |of_late: fn(Late) -> f64| of(&|turn| of_late(turn.late_ms));
+        Self {
+            publish: compared(|turn| turn.publish),
+            drain_one_hop: compared(|turn| turn.drain_one_hop),
+            drain_several_hops: compared(|turn| turn.drain_several_hops),
+            late_ms: Late {
+                p50: late(|it| it.p50),
+                p90: late(|it| it.p90),
+                p99: late(|it| it.p99),
+                p999: late(|it| it.p999),
+                max: late(|it| it.max),
+            },
+            cpu_us: of(&|turn| turn.cpu_us),
+            ..self
         }
-        self.cpu_us = middle(costs);
-        // Last, since these messages stay.
-        let (mut rates, mut shares) = (Vec::new(), Vec::new());
-        for _ in 0..scale.times {
-            let round = Round { delays: &[FAR], count: u64::MAX, limit: scale.time / 2, ..Round::default() };
-            let limit = site.run(&STRAIGHT, &round)?.published_per_s;
-            site.empty_inbox()?;
-            rates.push(site.run(way, &round)?.published_per_s);
-            shares.push(rates[rates.len() - 1] / limit);
-            site.empty_inbox()?;
-        }
-        self.publish = Compared { per_second: middle(rates), share: middle(shares) };
-        Ok(())
     }
 
     /// Drains messages of each delay, in turns with as many that go straight through.
@@ -248,11 +295,6 @@ impl Measured {
         self.early += figures.early;
         figures
     }
-}
-
-fn middle(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    percentile(&figures, 50.0).unwrap_or(0.0)
 }
 
 fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {

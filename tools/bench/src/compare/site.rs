@@ -48,6 +48,8 @@ pub struct Site<'a> {
     epoch: Instant,
     /// The number of the next message; no other site of the node has it.
     next: u64,
+    /// The queues with messages that nothing consumes.
+    filled: BTreeSet<String>,
 }
 
 /// Messages to publish.
@@ -98,6 +100,7 @@ impl<'a> Site<'a> {
             idle: 0.0,
             epoch: Instant::now(),
             next: fastrand::u64(..1 << 60),
+            filled: BTreeSet::new(),
         };
         site.queue(INBOX, [("x-queue-type", "quorum".into())])?;
         Ok(site)
@@ -144,9 +147,13 @@ impl<'a> Site<'a> {
         Ok(self.session.bind(&Binding { source: source.into(), destination, key: key.into() })?)
     }
 
-    /// Drops the messages that have arrived and were not consumed.
-    pub(super) fn empty_inbox(&mut self) -> Fallible<()> {
-        Ok(self.session.purge_queue(INBOX).map(drop)?)
+    /// Drops the messages that have arrived and were not consumed, and those that wait.
+    pub(super) fn empty(&mut self) -> Fallible<()> {
+        let filled = std::mem::take(&mut self.filled);
+        for queue in filled.iter().map(String::as_str).chain([INBOX]) {
+            self.session.purge_queue(queue)?;
+        }
+        Ok(())
     }
 
     /// How many queues and bindings there are beside the inbox.
@@ -165,6 +172,7 @@ impl<'a> Site<'a> {
         let mut paths = BTreeMap::new();
         for delay in delays {
             let mut path = (way.path)(self, delay)?;
+            self.filled.extend(path.first.clone().filter(|_| !round.consumed));
             if let (true, Some(queue)) = (round.fill, &path.first) {
                 let exchange = format!("{FILL}{queue}");
                 self.exchange(&exchange, ExchangeKind::Fanout)?;
