@@ -238,7 +238,7 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
     let soon = admin::SweepOptions::default().with_grace(std::time::Duration::from_millis(1));
     let stop = AtomicBool::new(false);
     let sweep = || admin::sweep_recalls(&settings, &topology, &soon, &stop).unwrap();
-    assert_eq!(sweep().noted, 1);
+    common::eventually("the recall is seen", || sweep().noted == 1);
     common::eventually("the recall is swept up", || sweep().swept == 1);
     let options = admin::UnstickOptions { all: true, wait: std::time::Duration::ZERO, ..Default::default() };
     assert!(!admin::unstick(&settings, &topology, &options).unwrap().touched.is_empty());

@@ -28,7 +28,7 @@ use delayline_settings::Settings;
 use crate::common::{
     Arrival, Inbox, NO_SIGNAL, PATIENCE, app,
     daemon::{Daemon, serve_as},
-    eventually, eventually_seen, install, installed, topology,
+    eventually, eventually_seen, install, installed, revive, topology,
 };
 
 /// The parts of a daemon that these tests do not need.
@@ -303,8 +303,7 @@ fn a_killed_node_loses_no_schedule_and_no_occurrence() {
             if seen >= 10 && !killed {
                 killed = true;
                 node.kill();
-                node.restart().unwrap();
-                eventually("the node answers", || Session::open(&settings.broker).is_ok());
+                revive(&mut node);
                 inbox.reopen();
             }
             if killed && seen % 5 == 0 {

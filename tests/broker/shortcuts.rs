@@ -200,7 +200,7 @@ fn switched(least: u32, pause: Duration) {
         }
     };
     let arrivals = thread::scope(|scope| {
-        let publishers: Vec<_> = (0..4).map(|_| scope.spawn(publish)).collect();
+        let publishers: Vec<_> = (0..2).map(|_| scope.spawn(publish)).collect();
         let collector = scope.spawn(move || inbox.until("the end"));
         let mut rounds = 0;
         while rounds < 2 || sent.load(Ordering::Relaxed) < least {

@@ -231,8 +231,10 @@ fn send(settings: &delayline_settings::Settings, body: &str) {
     on(settings).args(["send", "--app", "app", "--delay", "20", "--body", body]).assert().success();
 }
 
-fn apps(settings: &delayline_settings::Settings) -> usize {
-    json(on(settings).args(["status", "--json"]))["apps"].as_array().unwrap().len()
+/// Waits until so many applications are bound: the management API may show a binding a moment later.
+fn are_bound(settings: &delayline_settings::Settings, count: usize) {
+    let apps = || json(on(settings).args(["status", "--json"]))["apps"].clone();
+    eventually_seen("these applications are bound", apps, |apps| apps.as_array().unwrap().len() == count);
 }
 
 #[test]
@@ -248,7 +250,7 @@ fn listen_prints_arrivals_and_unbinds_what_it_made() {
     assert_eq!(arrivals.len(), 2);
     assert_eq!((&arrivals[0]["body"], &arrivals[0]["app"]), (&"one".into(), &"app".into()));
     assert!(arrivals[0]["late_ms"].as_i64().unwrap() >= 0);
-    assert_eq!(apps(&settings), 0);
+    are_bound(&settings, 0);
 }
 
 #[test]
@@ -262,7 +264,7 @@ fn listen_ends_on_an_interrupt_and_escapes_what_could_steer_a_terminal() {
     assert!(line.contains("red \\u{1b}[31m\\r\\n") && line.contains("late"), "{line:?}");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(apps(&settings), 0);
+    are_bound(&settings, 0);
 }
 
 #[test]
@@ -274,14 +276,15 @@ fn listen_takes_from_a_named_queue_and_keeps_an_existing_binding() {
     let output =
         on(&settings).args(["listen", "--app", "app", "--queue", "in.app", "--count", "1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("waiting"));
-    assert_eq!(apps(&settings), 1, "the application's binding stays");
+    // The application's binding stays.
+    are_bound(&settings, 1);
 
     // `listen` deletes a queue that it created if the queue is empty at the end.
     let mut child = listen(&settings, &["--queue", "made"]);
-    assert_eq!(apps(&settings), 2);
+    are_bound(&settings, 2);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(apps(&settings), 1);
+    are_bound(&settings, 1);
 }
 
 /// The queues of `listen` runs that only copy messages.
@@ -330,7 +333,8 @@ fn a_listener_that_is_killed_leaves_a_queue_that_doctor_finds_and_another_one_re
         .assert()
         .success()
         .stdout(contains("copy"));
-    assert_eq!((listeners().len(), apps(&settings)), (0, 0));
+    assert_eq!(listeners(), [""; 0]);
+    are_bound(&settings, 0);
     on(&settings).arg("doctor").assert().success();
 }
 

@@ -12,7 +12,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::json;
 
 use crate::{
-    common::{PATIENCE, eventually, http, installed, raw, shared_node},
+    common::{PATIENCE, eventually, eventually_seen, http, installed, raw, shared_node},
     json, on, stdout,
 };
 
@@ -141,9 +141,12 @@ fn handles(settings: &Settings, app: &str, ids: impl Iterator<Item = String>) ->
     stdout(on(settings).args(arguments).write_stdin(lines))
 }
 
-fn pending(settings: &Settings) -> usize {
-    let pending = json(on(settings).args(["scheduled", "list", "--recalls", "--json"]));
-    pending["pending"].as_array().unwrap().len()
+/// Waits until so many recalls are listed: the management API may show a binding a moment later.
+fn are_pending(settings: &Settings, count: usize) {
+    let list = || json(on(settings).args(["scheduled", "list", "--recalls", "--json"]));
+    eventually_seen("the recalls are listed", list, |list| {
+        list["pending"].as_array().unwrap().len() == count
+    });
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn all_messages_are_recalled_although_the_output_is_not_read() {
     drop(recall.stdout.take());
     recall.stdin.take().unwrap().write_all(all.as_bytes()).unwrap();
     assert_eq!(recall.wait().unwrap().code(), Some(0));
-    assert_eq!(pending(&settings), 60);
+    are_pending(&settings, 60);
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn a_failed_recall_stops_no_other_recall() {
     let told: Vec<_> = answers.iter().map(|line| line["answer"].as_str().unwrap()).collect();
     assert_eq!(told, ["recalled", "failed", "recalled"], "{text}");
     assert!(answers[1]["error"].as_str().unwrap().contains("delayline app add plain --recall"), "{text}");
-    assert_eq!(pending(&settings), 2);
+    are_pending(&settings, 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The JSON of every command on a real broker, compared with docs/schemas. A command that prints
 //! JSON and has no schema fails here.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, thread};
 
 use assert_cmd::Command;
 use delayline_amqp::Session;
@@ -17,6 +17,7 @@ use crate::{
     common::{
         app, eventually, eventually_seen, http,
         schemas::{folder, schema, shortened},
+        shared::on_node,
         shared_node, topology, vhost,
     },
     daemon::Daemon,
@@ -141,22 +142,47 @@ fn output_that_a_schema_does_not_describe_is_noticed() {
 
 #[test]
 fn all_that_is_printed_is_as_the_schemas_say() {
-    let settings = vhost().set("unit_ms", "100").build().unwrap();
-    let user = settings.broker.vhost.clone();
-    let mut walk = Walk { settings, seen: BTreeSet::new() };
-    not_installed(&mut walk);
-    applications(&mut walk, &user);
-    messages(&mut walk);
-    broker(&mut walk);
-    offline(&mut walk);
-    removed(&mut walk, &user);
+    let node = shared_node();
+    let walk = |steps: fn(&mut Walk)| {
+        let settings = vhost().set("unit_ms", "100").build().unwrap();
+        let mut walk = Walk { settings, seen: BTreeSet::new() };
+        steps(&mut walk);
+        walk.seen
+    };
+    // Two at a time, since each waits for the other commands of its vhost.
+    let seen = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            on_node(&node);
+            walk(set_and_held_messages)
+        });
+        let mut seen = walk(applications_and_their_messages);
+        seen.append(&mut other.join().unwrap());
+        seen
+    });
     let expected: BTreeSet<String> =
         printing().into_iter().filter(|command| !ELSEWHERE.contains(&command.as_str())).collect();
-    let missing: Vec<_> = expected.difference(&walk.seen).collect();
+    let missing: Vec<_> = expected.difference(&seen).collect();
     assert!(
         missing.is_empty(),
         "run these commands here, too, with arguments for which they print something: {missing:?}"
     );
+}
+
+fn set_and_held_messages(walk: &mut Walk) {
+    not_installed(walk);
+    walk.run("app add", &["billing", "--no-user"]);
+    held(walk);
+    others(walk);
+    offline(walk);
+}
+
+fn applications_and_their_messages(walk: &mut Walk) {
+    let user = walk.settings.broker.vhost.clone();
+    walk.run("install", &[]);
+    applications(walk, &user);
+    messages(walk);
+    broker(walk);
+    removed(walk, &user);
 }
 
 /// A vhost without a set, then with one.
@@ -253,6 +279,10 @@ fn messages(walk: &mut Walk) {
     scheduled(walk);
     walk.run("app discard", &["billing", "--yes"]);
     assert_eq!(walk.run("held list", &[])[0]["waiting"], 0);
+}
+
+/// Messages that no application receives.
+fn held(walk: &mut Walk) {
     for app in ["gone", "gone", "lost"] {
         walk.run("send", &["--app", app, "--delay", "0", "--body", "x"]);
     }
@@ -357,9 +387,6 @@ fn broker(walk: &mut Walk) {
     walk.run("doctor", &[]);
     walk.run("doctor", &["stuck-dead-letters"]);
     walk.run("status", &[]);
-    others(walk);
-    walk.run("unstick", &["--dry-run"]);
-    walk.run("unstick", &["--all", "--wait", "0"]);
 }
 
 /// A foreign layout, reduced to its last level.
@@ -379,6 +406,8 @@ fn others(walk: &mut Walk) {
     walk.run("guard remove", &["nservicebus", "--yes"]);
     walk.run("install", &["--set", "later"]);
     walk.run("transfer", &["delay", "later", "--dry-run"]);
+    walk.run("unstick", &["--dry-run"]);
+    walk.run("unstick", &["--all", "--wait", "0"]);
 }
 
 fn offline(walk: &mut Walk) {

@@ -178,13 +178,13 @@ fn kill_half_way(settings: &Settings, below: u32) -> bool {
 
 #[test]
 fn thousands_survive_a_replay_that_is_killed_twice() {
-    const MESSAGES: u32 = 6_000;
+    const MESSAGES: u32 = 3_000;
     let settings = installed(1_000);
     publish(&settings, (0..MESSAGES).map(|n| (key("app"), n.to_string())));
     eventually("all messages are unroutable", || waiting(&settings) == MESSAGES);
     // The queue is bound, and has no consumer until the end.
     drop(Inbox::open(&settings, "app"));
-    let killed = [1_000, 3_000].map(|below| kill_half_way(&settings, below));
+    let killed = [500, 1_500].map(|below| kill_half_way(&settings, below));
     assert!(killed.contains(&true), "each replay ended before it could be killed");
     // The messages that a killed run held return once the broker notices.
     eventually("the remaining messages are replayed", || {

@@ -135,7 +135,8 @@ pub fn refusing(settings: &Settings, key: &str) {
 /// once.
 pub fn fill(settings: &Settings, queue: &str) {
     let mut publisher = Publisher::open(&settings.broker).unwrap();
-    loop {
+    for number in 0.. {
+        assert!(number < 10_000, "`{queue}` refuses nothing");
         publisher.publish("", queue.to_owned(), Properties::default(), Headers::default(), b"fills");
         match publisher.next_within(PATIENCE).unwrap() {
             Event::Ack { .. } => {}

@@ -11,6 +11,7 @@ use std::{
 };
 
 use delayline_amqp::Session;
+use delayline_core::topology::Argument;
 use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -95,15 +96,15 @@ fn definitions(node: &PrivateNode, settings: &Settings) -> Vec<(&'static str, Js
 impl Set {
     /// Removes everything that a test left behind, and returns whether the set is as it was after
     /// the installation. The broker's counts matter too, and are some seconds old. Returns `None`
-    /// if the set can never be restored: a part of it has changed, messages wait, or a removal
-    /// could harm other tests.
+    /// if the set can never be restored: a part of it has changed, messages are due soon, or a
+    /// removal could harm other tests.
     fn is_restored(&self, node: &PrivateNode) -> Option<bool> {
         let Self { settings, installed, .. } = self;
         let mut session = Session::open(&settings.broker).ok()?;
         let topology = topology(settings);
         for queue in topology.queues() {
             let ready = session.queue_depth(&queue.name).ok()??.ready;
-            if ready > 0 && queue.arguments.contains_key("x-message-ttl") {
+            if ready > 0 && queue.arguments.get("x-message-ttl").is_some_and(|ttl| !is_long(ttl)) {
                 return None;
             } else if ready > 0 {
                 session.purge_queue(&queue.name).ok()?;
@@ -132,6 +133,11 @@ impl Set {
         let rests = |queue: &Json| counts.iter().all(|&count| queue[count].as_u64().unwrap_or(0) == 0);
         (now.collect::<BTreeSet<_>>() == *installed).then(|| queues.as_array().unwrap().iter().all(rests))
     }
+}
+
+/// Whether messages of a level wait so long that none of them is on its way to another queue now.
+fn is_long(ttl: &Argument) -> bool {
+    matches!(ttl, Argument::Number(600_000..))
 }
 
 /// Leaves only `guest` with permissions in a vhost, and deletes users that were made for it.

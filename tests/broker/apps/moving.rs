@@ -29,7 +29,7 @@ fn publish_until(settings: &Settings, stop: &AtomicBool) -> u64 {
         assert!(outcome.is_none_or(|outcome| outcome.result.is_ok()));
         sent += 1;
         // A steady flow, and no flood.
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(3));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
     sent

@@ -244,7 +244,7 @@ fn messages_published_again_with_their_x_death_stay_on_an_old_broker_until_it_is
     session.bind(&binding).unwrap();
     node.write_down_queues().unwrap();
     node.stop().unwrap();
-    node.restart().unwrap();
+    common::revive(&mut node);
     billing.reopen();
     orders.reopen();
     stuck(41);

@@ -526,8 +526,9 @@ fn the_snippets_recall(unit_ms: u64) {
         assert_eq!(u64::from(key.delay.seconds()), delay);
         handles.push(format!("{handle}@{due}").parse::<Handle>().unwrap());
     }
-    let pending = admin::pending_recalls(&settings, &topology(&settings), Some(&spec.app)).unwrap().pending;
-    assert_eq!(pending.len(), 4, "{pending:?}");
+    let pending =
+        || admin::pending_recalls(&settings, &topology(&settings), Some(&spec.app)).unwrap().pending;
+    eventually_seen("the API shows all recalls", pending, |pending| pending.len() == 4);
     // These have the same id and delay as the recalled messages.
     eventually("the messages that were not recalled arrive", || depth(&settings, "eu.billing") == 2);
     eventually("the other messages were recalled", || depth(&settings, "delay.recalled.eu.billing") == 2);

@@ -17,6 +17,11 @@ fn sweep(settings: &Settings, options: &SweepOptions) -> SweepReport {
     admin::sweep_recalls(settings, &topology(settings), options, &AtomicBool::new(false)).unwrap()
 }
 
+/// Waits until the management API shows so many recalls and notes: it may show a binding a moment later.
+fn are_shown(settings: &Settings, count: usize) {
+    eventually_seen("the API shows the recalls", || bound(settings), |bound| bound.len() == count);
+}
+
 /// The recalls, without their notes.
 fn recalls(settings: &Settings) -> BTreeSet<String> {
     bound(settings).into_iter().filter(|key| key != "due").collect()
@@ -36,6 +41,7 @@ fn a_recall_is_removed_once_its_message_has_expired_and_not_before() {
     let odd = Binding { key: "no key".into(), ..Binding::recalling(&names, waiting.routing_key()) };
     let mut session = Session::open(&settings.broker).unwrap();
     session.bind(&odd).unwrap();
+    are_shown(&settings, 5);
 
     // The first run notes when each recall can be removed.
     let dry = sweep(&settings, &SweepOptions::default().dry_run());
@@ -65,6 +71,7 @@ fn a_recall_is_removed_once_its_message_has_expired_and_not_before() {
     let (binding, arguments) = note(old);
     session.bind(&Binding { key: old.into(), ..binding.clone() }).unwrap();
     session.bind_with(&binding, &arguments).unwrap();
+    are_shown(&settings, 11);
     let young = sweep(&settings, &SweepOptions::default());
     assert_eq!((young.swept, young.left), (0, 1), "{young:?}");
     assert!(young.postponed.is_some_and(|reason| reason.contains("has not been up")));
@@ -85,7 +92,9 @@ fn the_note_about_a_recall_is_invalid_once_it_is_undone() {
     let pending =
         || admin::pending_recalls(&settings, &topology(&settings), Some(&app("billing"))).unwrap().pending;
     recaller.recall(&handle).unwrap();
+    are_shown(&settings, 1);
     assert_eq!(sweep(&settings, &SweepOptions::default()).noted, 1);
+    are_shown(&settings, 2);
     let first = pending()[0].due.expect("a note");
     // A concurrent sweep has made another note.
     let arguments = [
@@ -95,9 +104,10 @@ fn the_note_about_a_recall_is_invalid_once_it_is_undone() {
     let names = Names::new(settings.topology.set.clone());
     let note = Binding { key: "due".into(), ..Binding::recalling(&names, handle.routing_key()) };
     Session::open(&settings.broker).unwrap().bind_with(&note, &arguments.into()).unwrap();
+    are_shown(&settings, 3);
     assert!(pending()[0].due.expect("a note") > first);
     recaller.undo(&handle).unwrap();
-    assert_eq!(pending(), []);
+    eventually_seen("the recall is undone", pending, Vec::is_empty);
 
     let dry = sweep(&settings, &SweepOptions::default().dry_run());
     assert_eq!((dry.recalls, dry.undone, bound(&settings).len()), (0, 1, 2), "{dry:?}");
@@ -105,6 +115,7 @@ fn the_note_about_a_recall_is_invalid_once_it_is_undone() {
     assert_eq!((swept.recalls, swept.undone, bound(&settings).len()), (0, 1, 0), "{swept:?}");
     // The next recall of the same key is for a message that may be due later.
     recaller.recall(&handle).unwrap();
+    are_shown(&settings, 1);
     let again = sweep(&settings, &SweepOptions::default());
     assert_eq!((again.recalls, again.noted, again.undone), (1, 1, 0), "{again:?}");
     assert!(pending()[0].due.expect("a note") > first);
@@ -159,6 +170,7 @@ fn doctor_judges_how_many_recalls_are_pending() {
     let mut found = |count: usize| {
         let handle = handle(&send(&router, message(&format!("m-{count}"), 3_600)));
         recaller.recall(&handle).unwrap();
+        are_shown(&settings, count);
         let report =
             admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
         let codes = report.findings.iter().filter(|it| it.subject == "app key `billing`");

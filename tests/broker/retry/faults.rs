@@ -150,7 +150,7 @@ fn parked_ids(settings: &Settings, count: u32) -> HashMap<String, u32> {
     }
 }
 
-const COUNT: u32 = 6_000;
+const COUNT: u32 = 3_000;
 const POLICY: &str = "[default]\nfixed = '1s'\nattempts = 1\n";
 
 #[test]
@@ -162,7 +162,7 @@ fn a_killed_daemon_loses_nothing() {
     // The daemon is killed at random steps. Between two kills, it has received, published and not
     // yet acknowledged hundreds of messages.
     for round in 1..=6 {
-        let until = application.handed() + 800;
+        let until = application.handed() + 400;
         let deadline = Instant::now() + Duration::from_secs(20);
         while application.handed() < until && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(7 * round));
@@ -185,7 +185,7 @@ fn a_killed_broker_loses_nothing() {
     let mut application = Failing::start(&settings, queue(&settings, "app"));
     let _daemon = daemon(&settings, POLICY);
     publish(&settings, "app", 0..COUNT);
-    while application.handed() < 4_000 {
+    while application.handed() < 2_000 {
         thread::sleep(Duration::from_millis(10));
     }
     node.write_down_queues().unwrap();

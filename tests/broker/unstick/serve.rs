@@ -97,7 +97,7 @@ fn attempts_and_blocked_queues_are_counted() {
         || stats.attempts(),
         |attempts| attempts.contains_key("delay.level.00"),
     );
-    assert_eq!(stats.blocked(), Some(0));
+    eventually_seen("it is free to help", || stats.blocked(), |&blocked| blocked == Some(0));
     // A queue that is no longer stuck is not counted.
     eventually_seen("no queue is blocked", || refused.blocked(), |&blocked| blocked == Some(0));
     stop.store(true, Ordering::Relaxed);

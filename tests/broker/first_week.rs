@@ -17,7 +17,7 @@ use predicates::str::contains;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    common::{PATIENCE, app, eventually, eventually_seen, fill, http},
+    common::{PATIENCE, app, eventually, eventually_seen, fill, http, revive},
     daemon::Daemon,
     document, on, stdout,
 };
@@ -73,9 +73,9 @@ fn every_step_has_the_expected_result() {
         command.args(arguments);
         command
     };
-    let policy = |node: &PrivateNode, name: &str, pattern: &str, definition: Json| {
+    let policy = |node: &PrivateNode, (name, priority): (&str, i32), pattern: &str, definition: Json| {
         let body = json!({
-            "pattern": pattern, "definition": definition, "priority": 10, "apply-to": "queues"
+            "pattern": pattern, "definition": definition, "priority": priority, "apply-to": "queues"
         });
         http(node, "PUT", &format!("policies/{vhost}/{name}"), &body);
     };
@@ -84,11 +84,11 @@ fn every_step_has_the_expected_result() {
     };
 
     // Monday: a company's policy for every queue. The installation reports its effect, and verify fails.
-    policy(&node, "company", ".*", json!({ "max-length": 100_000 }));
+    policy(&node, ("company", 1), ".*", json!({ "max-length": 100_000 }));
     let said = stdout(&mut run(&["install"]));
     assert!(said.contains("policy `company`") && said.contains("set_policy"), "{said}");
     run(&["verify"]).assert().code(1).stdout(contains("company"));
-    policy(&node, "company", r"^(?!delay\.)", json!({ "max-length": 100_000 }));
+    policy(&node, ("company", 1), r"^(?!delay\.)", json!({ "max-length": 100_000 }));
     run(&["verify"]).assert().success();
 
     // Forty applications by file.
@@ -114,7 +114,9 @@ fn every_step_has_the_expected_result() {
     assert!(api.has_binding(&settings.broker.vhost, &canary).unwrap());
 
     // Wednesday: a queue is full. It is named, and the file gives it a landing queue.
-    policy(&node, "full", "^team-1$", json!({ "max-length": 5, "overflow": "reject-publish" }));
+    policy(&node, ("full", 2), "^team-1$", json!({ "max-length": 5, "overflow": "reject-publish" }));
+    let queue = || http(&node, "GET", &format!("queues/{vhost}/team-1"), &Json::Null);
+    eventually_seen("the policy applies", queue, |queue| queue["policy"] == "full");
     fill(&settings, "team-1");
     let mut session = Session::open(&settings.broker).unwrap();
     let depth = |session: &mut Session, queue: &str| session.queue_depth(queue).unwrap().unwrap().ready;
@@ -165,7 +167,7 @@ fn every_step_has_the_expected_result() {
     // Thursday: the node is killed, and a level is deleted by mistake.
     node.write_down_queues().unwrap();
     node.kill();
-    node.restart().unwrap();
+    revive(&mut node);
     is_ready(&daemon);
     eventually("the set is complete", || run(&["verify"]).output().unwrap().status.success());
     let mut session = Session::open(&settings.broker).unwrap();
