@@ -89,5 +89,5 @@ fn an_alarm_is_shown() {
         doctor.findings.iter().any(|it| it.code == FindingCode::BrokerAlarm)
     });
     eval(&node, &format!("rabbit_alarm:clear_alarm({ALARM})."));
-    eventually("the alarm is over", || status(&settings).broker.alarms == Some(Vec::new()));
+    eventually("the alarm has ended", || status(&settings).broker.alarms == Some(Vec::new()));
 }

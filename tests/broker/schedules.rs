@@ -142,7 +142,7 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
         assert_eq!((paused.outcome, paused.recalled), (Changed::Paused, Some(true)), "{paused:?}");
         assert!(paused.ahead > 400, "{paused:?}");
         assert_eq!(listed(&settings)[0].state, State::Paused);
-        // What was due before the pause may still be on its way; what is due after it is not delivered.
+        // Messages that were due before the pause may still be on their way. Later ones are not delivered.
         let at = jiff::Timestamp::now().as_millisecond() + 2_000;
         let recalled = Names::new(settings.topology.set.clone()).recalled(&app("billing"));
         let mut session = Session::open(&settings.broker).unwrap();
@@ -209,7 +209,7 @@ fn an_outage_misses_nothing_that_was_published_ahead_and_the_rest_is_sent_as_wan
     let stopped = now();
     thread::sleep(Duration::from_millis(7_200));
     let started = now();
-    // From when nothing was published ahead any more until the daemon came back.
+    // From the last occurrence that was published ahead until the daemon came back.
     let (from, to) = (stopped + 1_200, started - 200);
     let complete = ((to - from) / 60) as usize;
     let in_the_outage = |seen: &BTreeMap<String, BTreeSet<i64>>, of: &str| {

@@ -1,4 +1,4 @@
-//! Shortcuts: one queue for all bits of a word.
+//! Shortcuts: a queue that stands for several levels of a word.
 
 mod cost;
 
@@ -133,7 +133,7 @@ fn shortcuts_stay_until_they_are_switched_off_and_go_once_they_are_empty() {
     let dry = admin::install(&off, &topology(&off), true, || {}).unwrap();
     assert_eq!((dry.outcome, dry.replaced_bindings, dry.removed.len()), (Applied::DryRun, Some(242), 41));
     assert_eq!(bound(&on), 242);
-    // Somebody has made the bindings that shortcuts replace again.
+    // The bindings that shortcuts replace were made again by hand.
     let mut session = Session::open(&on.broker).unwrap();
     topology(&off).bindings().for_each(|binding| session.bind(binding).unwrap());
     let found = admin::verify(&open, &topology(&open)).unwrap();
@@ -176,7 +176,7 @@ fn nothing_is_lost_or_early_while_shortcuts_are_switched_and_the_command_is_kill
 }
 
 #[test]
-#[ignore = "takes minutes: 100,000 messages, with its figures on standard error"]
+#[ignore = "takes minutes: scripts/test --test system in_a_long_run -- --ignored --nocapture"]
 fn nothing_is_lost_or_early_in_a_long_run() {
     switched(100_000, Duration::from_millis(3));
 }

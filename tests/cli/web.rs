@@ -335,9 +335,7 @@ fn without_a_set_only_layouts_are_watched() {
     assert_eq!(daemon.metric("delayline_layout_seen{layout=\"nservicebus\"}"), Some(1.0));
     let log = daemon.log();
     assert_eq!(log.matches("no set `delay` here; watching nservicebus").count(), 1, "{log}");
-    // A slow broker may be warned of, but not the missing set.
-    let warned = |word: &str| log.lines().any(|line| line.contains("WARN") && line.contains(word));
-    assert!(!warned("set `delay`") && !warned("delay.") && !log.contains("delayline install"), "{log}");
+    assert!(!log.contains("WARN") && !log.contains("delayline install"), "{log}");
 
     install(&settings);
     eventually("the canary begins", || daemon.metric("delayline_canary_running") == Some(1.0));

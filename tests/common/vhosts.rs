@@ -24,8 +24,8 @@ pub fn vhost_on(node: &PrivateNode) -> Layers {
     patient(node.settings().set("url", format!("{}/{name}", node.url())))
 }
 
-/// Settings with which a broker that is only slow is not taken for one that is gone: then messages would
-/// be sent twice.
+/// Settings that give a slow broker more time. Without them, a router could take it for lost, and send messages
+/// twice.
 pub fn patient(layers: Layers) -> Layers {
     PATIENT.iter().fold(layers, |layers, (name, value)| layers.set(name, *value))
 }

@@ -14,7 +14,7 @@ use crate::common::{eventually, install, topology};
 const REST: Duration = Duration::from_secs(30);
 
 #[test]
-#[ignore = "a measurement for docs/benchmarks, of ten minutes on a quiet machine"]
+#[ignore = "measures for ten minutes: scripts/test --test system what_shortcuts_cost -- --ignored --nocapture"]
 fn what_shortcuts_cost() {
     println!("nodes,shortcuts,install_s,memory_mb,idle_cpu_percent,restart_s");
     for size in [1, 3] {

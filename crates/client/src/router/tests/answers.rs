@@ -218,7 +218,7 @@ fn large_bodies_limit_messages_in_flight_too() {
         tags.extend(pipeline.push(tag, message(&body)).map(|outcome| outcome.tag));
         assert!(pipeline.bytes() <= Pipeline::<u32>::MAX_BYTES);
     }
-    // One that is larger than the limit goes alone.
+    // A message above the limit goes alone.
     let huge = "b".repeat(Pipeline::<u32>::MAX_BYTES + 1);
     tags.extend(pipeline.push(6, message(&huge)).map(|outcome| outcome.tag));
     assert_eq!(pipeline.bytes(), huge.len());
