@@ -10,6 +10,7 @@ use std::{
 };
 
 use delayline_admin as admin;
+use delayline_amqp::Session;
 use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, SLOTS, Watched};
@@ -126,6 +127,10 @@ fn messages_of_an_ended_canary_are_ignored() {
     first.rounds(1);
     let sent = first.watched.handed_over();
     drop(first);
+    let mut session = Session::open(&settings.broker).unwrap();
+    eventually("the slot is free", || {
+        session.queue_depth("delay.canary.0").unwrap().is_none_or(|depth| depth.consumers == 0)
+    });
     // Messages that the first canary left in the levels arrive here, in the same slot.
     let second = Running::start(&settings);
     let figures = second.rounds(2);
@@ -294,7 +299,8 @@ fn a_canary_is_no_finding() {
     let canary = Running::start(&settings);
     eventually("the canary's messages arrive", || canary.arrived() > 0);
     eventually("the management API has its binding", || {
-        status(&settings).apps.unwrap().iter().any(|app| app.app.as_deref() == Some("delayline-canary.0"))
+        let apps = status(&settings).apps.unwrap_or_default();
+        apps.iter().any(|app| app.app.as_deref() == Some("delayline-canary.0"))
     });
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     assert_eq!(about_canaries(), []);

@@ -26,12 +26,7 @@ fn message(id: u64, delay: u64) -> Message {
 }
 
 fn settings(layers: Layers, publish_timeout: &str) -> Settings {
-    let settings = layers
-        .set("unit_ms", "10")
-        .set("publish_timeout", publish_timeout)
-        .set("heartbeat", "1")
-        .build()
-        .unwrap();
+    let settings = layers.set("unit_ms", "10").set("publish_timeout", publish_timeout).build().unwrap();
     install(&settings);
     settings
 }
@@ -136,23 +131,24 @@ fn a_memory_alarm_blocks_and_releases() {
     };
     alarm(true);
     // The broker informs its connections a moment later, and only when something is published. So
-    // the first failed message may be in doubt, but the second was certainly not sent.
-    let first =
-        (0..1_000).find_map(|_| router.publish(message(1, 1)).err()).expect("the connection is blocked");
-    assert!(matches!(first.cause(), Cause::Blocked { .. } | Cause::Unconfirmed { .. }), "{first}");
-    let second = router.publish(message(2, 1)).unwrap_err();
-    assert!(matches!(second.cause(), Cause::Blocked { .. }), "{second}");
-    assert!(!second.maybe_delivered());
+    // the first failed messages may be in doubt, but a later one was certainly not sent.
+    let (unsent, _) = (2..1_000)
+        .filter_map(|id| Some((id, router.publish(message(id, 1)).err()?)))
+        .inspect(|(_, error)| {
+            assert!(matches!(error.cause(), Cause::Blocked { .. } | Cause::Unconfirmed { .. }), "{error}");
+        })
+        .find(|(_, error)| matches!(error.cause(), Cause::Blocked { .. }) && !error.maybe_delivered())
+        .expect("the connection is blocked, and nothing is sent");
     alarm(false);
-    eventually("the router publishes again", || router.publish(message(3, 1)).is_ok());
+    eventually("the router publishes again", || router.publish(message(1, 1)).is_ok());
     let mut ids = HashSet::new();
-    while !(ids.contains("0") && ids.contains("3")) {
+    while !(ids.contains("0") && ids.contains("1")) {
         ids.insert(inbox.next(PATIENCE).unwrap_or_else(|| panic!("only {ids:?} came")).id);
     }
     // This message would arrive after the message that must not arrive.
     router.publish(Message::after(app("app"), Delay::from_seconds(31).unwrap(), "the last")).unwrap();
     ids.extend(inbox.until("the last").into_iter().map(|arrival| arrival.id));
-    assert!(!ids.contains("2"), "{ids:?}");
+    assert!(!ids.contains(&unsent.to_string()), "{ids:?}");
 }
 
 #[test]
@@ -177,7 +173,7 @@ fn closing_and_dropping_end_during_an_alarm() {
 #[test]
 fn a_silent_node_is_given_up_and_found_again() {
     let node = disturbed_node();
-    let settings = settings(vhost_on(&node), "5m");
+    let settings = settings(vhost_on(&node).set("heartbeat", "1"), "5m");
     let mut inbox = Inbox::open(&settings, "app");
     let stats = Arc::new(Stats::default());
     let router = settings.router().counting(Arc::clone(&stats)).connect().unwrap();
@@ -239,6 +235,6 @@ fn a_router_can_start_before_its_broker(node: &mut PrivateNode, settings: &Setti
     thread::scope(|scope| {
         let publishing = scope.spawn(|| router.publish(message(1, 1)));
         node.restart().unwrap();
-        assert_eq!(publishing.join().unwrap().unwrap().publishes, 1);
+        publishing.join().unwrap().unwrap();
     });
 }

@@ -111,8 +111,11 @@ fn stuck_messages_are_reported_everywhere() {
     let (stuck, due) = (sum(&status, |level| level.stuck), sum(&status, |level| level.handing_on));
     assert_eq!(stuck, due, "{:?}", status.levels);
     // A single look uses the broker's history; a collector also uses its own earlier looks.
-    let once = Collector::new(settings.clone(), Sources::default()).look().clone();
-    assert_eq!((once.stuck, once.verdict.severity), (Some(stuck), Some(Severity::Problem)), "{once:?}");
+    eventually_seen(
+        "a single look reports them, too",
+        || Collector::new(settings.clone(), Sources::default()).look().clone(),
+        |once| (once.stuck, once.verdict.severity) == (Some(stuck), Some(Severity::Problem)),
+    );
     let watched = eventually_seen(
         "the collector reports the stuck messages",
         || collector.look().clone(),
@@ -120,9 +123,11 @@ fn stuck_messages_are_reported_everywhere() {
     );
     assert!(watched.verdict.headline.starts_with("Level 00 is stuck: "), "{:?}", watched.verdict);
     assert!(watched.levels.iter().any(|level| level.level == 0 && level.stuck_since.is_some()));
-    let doctor = admin::doctor(&settings, &topology, &Default::default()).unwrap();
-    let found = doctor.findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters);
-    assert!(found.is_some_and(|found| found.apps == ["full"]), "{doctor:#?}");
+    let doctor = || admin::doctor(&settings, &topology, &Default::default()).unwrap();
+    eventually_seen("doctor reports them, too", doctor, |doctor| {
+        let found = doctor.findings.iter().find(|it| it.code == FindingCode::StuckDeadLetters);
+        found.is_some_and(|found| found.apps == ["full"])
+    });
 }
 
 #[test]
@@ -158,7 +163,9 @@ fn a_count_that_is_not_renewed_says_nothing() {
         let status = status(&settings);
         assert_eq!(sum(&status, |level| level.stuck), 0, "{:?}", status.levels);
         let picture = collector.look();
-        assert_eq!((picture.stuck, picture.verdict.severity), (Some(0), None), "{:?}", picture.levels);
+        // A busy broker may not answer in time. Then the picture has no count.
+        let known = (picture.stuck.unwrap_or(0), picture.verdict.severity);
+        assert_eq!(known, (0, None), "{:?}", picture.levels);
         let (nines, counts) = shown();
         // The broker counted at most three times, including the first count, which was zero.
         assert!(counts < 4, "the broker counted {counts} times");

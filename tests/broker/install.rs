@@ -285,11 +285,11 @@ fn make_it_an_earlier_set(settings: &delayline_settings::Settings) {
     let bind = |session: &mut Session, source: String, destination: Endpoint, key: String| {
         session.bind(&Binding { source, destination, key }).unwrap();
     };
-    for level in [0_u8, 3, 27] {
+    for level in [0_u8, 5, 27] {
         let at = |number: u8| Level::try_from(number).unwrap();
         let stars = |count: u8| "*.".repeat(count.into());
         let above = stars(27 - level);
-        for target in [0, 4].into_iter().filter(|target| *target <= level) {
+        for target in [0, 6].into_iter().filter(|target| *target <= level) {
             let key = format!("delay.{above}{}1.{}*.#", "0.".repeat((level - target).into()), stars(target));
             let queue = Endpoint::Queue(names.level_queue(at(target)));
             bind(&mut session, names.level_exchange(at(level)), queue, key);
@@ -332,8 +332,8 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     assert_eq!(bindings(), before, "a binding was changed");
 
     // While a message waits in the old set, `uninstall` refuses to remove it, and the message
-    // arrives. The delay of 16 s gives `uninstall` enough time on a busy machine.
-    let key = format!("delay.{}1.0.0.0.0.billing", "0.".repeat(23));
+    // arrives. The delay of 64 s gives `uninstall` enough time on a busy machine.
+    let key = format!("delay.{}1.0.0.0.0.0.0.billing", "0.".repeat(21));
     raw::publish(&settings, [raw::message("delay", &key, "of old", &serde_json::json!({}))]);
     let refusal = admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().unwrap_err();
     assert!(!refusal.waiting.is_empty(), "{refusal}");

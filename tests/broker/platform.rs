@@ -146,8 +146,8 @@ fn objects_outside_the_file_are_removed_only_on_request_and_without_loss() {
 
     // The API still counts the message for some seconds.
     session.purge_queue("old").unwrap();
-    let report = pruned(&settings, one);
-    assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+    let prune = || pruned(&settings, one);
+    let report = eventually_seen("it is pruned", prune, |report| report.outcome == Applied::Installed);
     let removed = &report.sets[0].pruned[0].report.as_ref().unwrap().removed;
     assert!(removed.contains(&"queue `old`".to_owned()), "{removed:?}");
     assert_eq!(pruned(&settings, one).outcome, Applied::Unchanged);

@@ -94,9 +94,9 @@ fn a_damaged_set_returns_the_message() {
 
 #[test]
 fn a_full_queue_nacks() {
-    // The router tries a delayed message again for 10 s. In this time, even a busy broker has
+    // The router tries a delayed message again for 30 s. In this time, even a busy broker has
     // refused it at least once.
-    let settings = vhost().set("publish_timeout", "10s").build().unwrap();
+    let settings = vhost().set("publish_timeout", "30s").build().unwrap();
     let mut session = entry_exchange(&settings);
     let arguments = [
         ("x-queue-type".to_owned(), "classic".into()),

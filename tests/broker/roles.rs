@@ -204,7 +204,7 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
     common::eventually("the gateway sends it on", || {
         session.queue_depth("late").unwrap().is_some_and(|depth| depth.ready == 1)
     });
-    let ready = common::eventually_seen(
+    common::eventually_seen(
         "it is ready, and its test messages arrive",
         || {
             let ask = |path: &str| ureq::get(format!("{}{path}", daemon.page())).call();
@@ -216,10 +216,10 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
                 let mut lines = metrics.lines();
                 lines.any(|line| line.starts_with("delayline_canary_arrived_total{") && !line.ends_with(" 0"))
             };
-            seen.as_ref().is_some_and(|(_, metrics)| arrived(metrics))
+            let verified = |metrics: &str| metrics.contains("delayline_set_verified 1");
+            seen.as_ref().is_some_and(|(_, metrics)| arrived(metrics) && verified(metrics))
         },
     );
-    assert!(ready.unwrap().1.contains("delayline_set_verified 1"));
     assert!(!daemon.log().contains("refused"), "{}", daemon.log());
     drop(daemon);
 

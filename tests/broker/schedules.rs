@@ -116,11 +116,14 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
     );
 
     while_published(&settings, |stats| {
-        let first = inbox.next(PATIENCE).unwrap();
-        let second = inbox.next(PATIENCE).unwrap();
-        assert_eq!(occurrence(&second) - occurrence(&first), 1_000, "{first:?} {second:?}");
-        assert_eq!(occurrence(&first) % 1_000, 0);
-        for arrival in [&first, &second] {
+        // On a busy machine, one can overtake another.
+        let mut first = BTreeMap::new();
+        while !first.keys().zip(first.keys().skip(1)).any(|(one, next)| next - one == 1_000) {
+            let arrival = inbox.next(PATIENCE).unwrap();
+            first.insert(occurrence(&arrival), arrival);
+        }
+        for arrival in first.values() {
+            assert_eq!(occurrence(arrival) % 1_000, 0);
             assert!(arrival.at.as_millisecond() >= occurrence(arrival), "early: {arrival:?}");
             let at = jiff::Timestamp::from_millisecond(occurrence(arrival)).unwrap();
             assert_eq!(arrival.id, at.strftime("news@%Y-%m-%dT%H:%M:%S+00:00").to_string());
@@ -165,12 +168,16 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
         let changed = set(&settings, "news", &spec);
         assert_eq!((changed.outcome, changed.recalled), (Changed::Changed, Some(true)));
         let mut seen = BTreeMap::from([(occurrence(&resumed), resumed.body)]);
-        while seen.values().filter(|body| *body == b"third").count() < 3 {
+        let until = Instant::now() + PATIENCE;
+        let whole = |seen: &BTreeMap<i64, Vec<u8>>| {
+            seen.keys().zip(seen.keys().skip(1)).all(|(one, next)| next - one == 1_000)
+                && seen.values().filter(|body| *body == b"third").count() >= 3
+        };
+        while !whole(&seen) {
+            assert!(Instant::now() < until, "{seen:?}");
             let arrival = inbox.next(PATIENCE).unwrap();
             seen.insert(occurrence(&arrival), arrival.body);
         }
-        let times: Vec<_> = seen.keys().copied().collect();
-        assert!(times.windows(2).all(|two| two[1] - two[0] == 1_000), "{seen:?}");
 
         let id = schedules::run_now(&settings, &topology(&settings), &name("news")).unwrap();
         eventually("it is published once more", || inbox.next(PATIENCE).unwrap().id == id);
@@ -202,12 +209,21 @@ fn an_outage_misses_nothing_that_was_published_ahead_and_the_rest_is_sent_as_wan
     let stopped = now();
     thread::sleep(Duration::from_millis(7_200));
     let started = now();
+    // From when nothing was published ahead any more until the daemon came back.
+    let (from, to) = (stopped + 1_200, started - 200);
+    let complete = ((to - from) / 60) as usize;
+    let in_the_outage = |seen: &BTreeMap<String, BTreeSet<i64>>, of: &str| {
+        seen.get(of).into_iter().flatten().filter(|at| **at > from && **at < to).count()
+    };
     let mut by_schedule: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
     while_published(&settings, |_| {
         let until = Instant::now() + PATIENCE;
         let reached =
             |found: Option<&BTreeSet<i64>>| found.is_some_and(|it| it.last() > Some(&(started + 500)));
-        while !["ahead", "skip", "once", "all"].iter().all(|it| reached(by_schedule.get(*it))) {
+        // Late ones may come after later ones.
+        while !["ahead", "skip", "once", "all"].iter().all(|it| reached(by_schedule.get(*it)))
+            || ["ahead", "all"].iter().any(|it| in_the_outage(&by_schedule, it) < complete - 1)
+        {
             let arrival = inbox.next(PATIENCE).unwrap();
             assert!(arrival.at.as_millisecond() >= occurrence(&arrival), "early: {arrival:?}");
             let Some(Value::Text(of)) = arrival.headers.get("delayline-schedule") else {
@@ -217,14 +233,8 @@ fn an_outage_misses_nothing_that_was_published_ahead_and_the_rest_is_sent_as_wan
             assert!(Instant::now() < until, "{by_schedule:?}");
         }
     });
-    // From when nothing was published ahead any more until the daemon came back.
-    let (from, to) = (stopped + 1_200, started - 200);
-    let in_the_outage = |of: &str| by_schedule[of].iter().filter(|at| **at > from && **at < to).count();
-    let complete = ((to - from) / 60) as usize;
-    assert!(in_the_outage("ahead") >= complete - 1, "{by_schedule:?}");
-    assert!(in_the_outage("all") >= complete - 1, "{by_schedule:?}");
-    assert_eq!(in_the_outage("skip"), 0, "{by_schedule:?}");
-    assert!(in_the_outage("once") <= 1, "{by_schedule:?}");
+    assert_eq!(in_the_outage(&by_schedule, "skip"), 0, "{by_schedule:?}");
+    assert!(in_the_outage(&by_schedule, "once") <= 1, "{by_schedule:?}");
     for of in ["skip", "once", "all", "ahead"] {
         change(&settings, of, Change::Remove);
     }

@@ -29,8 +29,8 @@ use serde_json::json;
 
 use crate::{
     common::{
-        Arrival, Inbox, NO_SIGNAL, PATIENCE, app, caught, eventually, install, raw, status, topology, url,
-        vhost,
+        Arrival, Inbox, NO_SIGNAL, PATIENCE, app, caught, eventually, eventually_seen, install, raw, status,
+        topology, url, vhost,
     },
     unstick::{node, stuck},
 };
@@ -199,9 +199,19 @@ fn switched(least: u32, pause: Duration) {
             thread::sleep(pause);
         }
     };
-    let arrivals = thread::scope(|scope| {
+    let arrivals = Mutex::new(Vec::new());
+    thread::scope(|scope| {
         let publishers: Vec<_> = (0..2).map(|_| scope.spawn(publish)).collect();
-        let collector = scope.spawn(move || inbox.until("the end"));
+        let collector = scope.spawn(|| {
+            let inbox = inbox;
+            loop {
+                let arrival = inbox.next(PATIENCE).expect("the end");
+                if arrival.body == b"the end" {
+                    break;
+                }
+                arrivals.lock().unwrap().push(arrival);
+            }
+        });
         let mut rounds = 0;
         while rounds < 2 || sent.load(Ordering::Relaxed) < least {
             [true, false].into_iter().for_each(|on| switch_with_a_kill(&settings, on));
@@ -209,13 +219,21 @@ fn switched(least: u32, pause: Duration) {
         }
         stop.store(true, Ordering::Relaxed);
         publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
+        // The counts of messages on their way are some seconds old, and each confirmed one must come.
+        let missing = || {
+            let come: BTreeSet<u32> =
+                arrivals.lock().unwrap().iter().map(|it: &Arrival| it.id.parse().unwrap()).collect();
+            confirmed.lock().unwrap().difference(&come).count()
+        };
+        eventually_seen("all have come", missing, |missing| *missing == 0);
         eventually("all have left", || {
             status(&settings).waiting == Some(0) && status(&settings).handing_on == Some(0)
         });
         let key = RoutingKey::new(Delay::ZERO, app("app")).encode();
         raw::publish(&settings, [raw::message("delay.dispatch", &key, "the end", &json!({}))]);
-        collector.join().unwrap()
+        collector.join().unwrap();
     });
+    let arrivals = arrivals.into_inner().unwrap();
     let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
     for arrival in &arrivals {
         assert!(arrival.late_ms() >= -CUT_OFF_MS, "early: {arrival:?}");
@@ -261,6 +279,7 @@ fn messages_in_shortcuts_are_transferred_with_what_is_left_of_their_delay() {
     later.topology.set = "later".parse().unwrap();
     install(&later);
     send(&old, std::iter::repeat_n(600, 20).chain([0xf000; 5]));
+    eventually("all messages wait", || status(&old).waiting == Some(25));
     let inbox = Inbox::open(&later, "app");
     let options = TransferOptions::default();
     let stop = AtomicBool::new(false);

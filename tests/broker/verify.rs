@@ -174,10 +174,10 @@ fn an_unreachable_management_api_is_not_needed_explicit_or_guessed() {
         let report = admin::verify(&blind, &topology).unwrap();
         assert!(report.unchecked[0].contains("cannot be reached"), "{:?}", report.unchecked);
         assert_eq!(report.findings, []);
-        let status = status(&blind);
-        assert!(
-            status.unchecked.iter().any(|unchecked| unchecked.contains("cannot be reached")),
-            "{status:?}"
+        eventually_seen(
+            "status has the reason",
+            || status(&blind).unchecked,
+            |unchecked| unchecked.iter().any(|unchecked| unchecked.contains("cannot be reached")),
         );
         admin::install(&blind, &topology, false, || {}).unwrap();
         // This first looks at the delivery limit of the queue.

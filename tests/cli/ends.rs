@@ -21,6 +21,10 @@ use crate::{
     delayline, json, on,
 };
 
+/// The size of the terminals.
+const ROWS: u16 = 42;
+const COLUMNS: u16 = 130;
+
 /// The signal that a closed terminal sends to its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hangup {
@@ -49,7 +53,7 @@ impl Terminal {
         hangup: Hangup,
         variables: &[(&str, &str)],
     ) -> Self {
-        let size = PtySize { rows: 42, cols: 130, ..PtySize::default() };
+        let size = PtySize { rows: ROWS, cols: COLUMNS, ..PtySize::default() };
         let pty = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new("sh");
         let trap = if hangup == Hangup::Silence { "trap '' HUP; " } else { "" };
@@ -78,13 +82,18 @@ impl Terminal {
     /// Reads until this text was printed, and returns the whole output so far.
     fn prints(&mut self, text: &str) -> String {
         let (mut all, mut part) = (Vec::new(), [0; 4_096]);
+        // A screen is drawn in parts: only its changes are printed.
+        let mut screen = vt100::Parser::new(ROWS.try_into().unwrap(), COLUMNS.try_into().unwrap(), 0);
         loop {
             match self.reader.read(&mut part) {
-                Ok(length @ 1..) => all.extend_from_slice(&part[..length]),
+                Ok(length @ 1..) => {
+                    all.extend_from_slice(&part[..length]);
+                    screen.process(&part[..length]);
+                }
                 end => panic!("it ended: {end:?}: {}", String::from_utf8_lossy(&all)),
             }
             let seen = String::from_utf8_lossy(&all);
-            if seen.contains(text) {
+            if seen.contains(text) || screen.screen().contents().contains(text) {
                 return seen.into_owned();
             }
         }
@@ -245,10 +254,10 @@ fn a_check_of_an_application_does_not_wait_for_the_end_of_an_alarm() {
     command().args(["app", "check", "billing"]).assert().success();
     let alarm = "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).";
     node.tell(&["eval", alarm]).unwrap();
-    let said = contains("did not answer within 1 s").and(contains("low on memory"));
+    let said = contains("did not answer within 10 s").and(contains("low on memory"));
     command()
         .args(["app", "check", "billing"])
-        .env("DELAYLINE_REQUEST_TIMEOUT", "1s")
+        .env("DELAYLINE_REQUEST_TIMEOUT", "10s")
         .assert()
         .code(3)
         .stderr(said);

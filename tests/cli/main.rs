@@ -51,7 +51,8 @@ pub(crate) fn on(settings: &Settings) -> Command {
     command
         .env("DELAYLINE_URL", common::url(settings))
         .env("DELAYLINE_MANAGEMENT_URL", management.url.as_str())
-        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
+        .envs(common::vhosts::patient_variables());
     command
 }
 

@@ -23,14 +23,7 @@ fn waiting(settings: &Settings, queue: &str) -> u32 {
 /// Sends messages with these ids, recalls them before they are due, and waits until they have
 /// arrived in the queue of recalled messages. The delay is long enough for a busy machine.
 fn recalled(settings: &Settings, app: &str, ids: &[&str]) {
-    let handles: String = ids
-        .iter()
-        .map(|id| {
-            let mut send = on(settings);
-            send.args(["send", "--app", app, "--delay", "32s", "--id", id, "--body", id, "--json"]);
-            format!("{}\n", json(&mut send)["message"]["handle"].as_str().unwrap())
-        })
-        .collect();
+    let handles = handles(settings, app, "64s", ids.iter().map(|id| (*id).to_owned()));
     on(settings).args(["scheduled", "recall"]).write_stdin(handles).assert().success();
     let queue = format!("delay.recalled.{app}");
     eventually("all recalled messages have arrived", || waiting(settings, &queue) as usize == ids.len());
@@ -76,7 +69,7 @@ fn list_show_replay_and_discard() {
     refused.stderr(contains("delayline app add plain --recall"));
     // A recall cannot be undone after the due time; the error shows what to do instead.
     let due = jiff::Timestamp::now().as_millisecond() - 5_000;
-    let over = format!("delay.0000.0000.0000.0000.0000.0010.0000.billing.~.b@{due}");
+    let over = format!("delay.0000.0000.0000.0000.0000.0100.0000.billing.~.b@{due}");
     let undo = on(&settings).args(["scheduled", "unrecall", &over]).assert().code(1);
     undo.stdout(contains("too late")).stderr(contains("delayline held replay --kind recalled"));
     let shown = stdout(
@@ -112,7 +105,7 @@ fn list_show_replay_and_discard() {
     assert_eq!(sent.body, b"b");
     assert_eq!(sent.routing_key, "delay.0000.0000.0000.0000.0000.0000.0000.billing.~.b");
     let from = sent.headers["delayline-routing-key"].clone();
-    assert_eq!(from, Value::from("delay.0000.0000.0000.0000.0000.0010.0000.billing.~.b"));
+    assert_eq!(from, Value::from("delay.0000.0000.0000.0000.0000.0100.0000.billing.~.b"));
     // The stray message does not belong to the application, so it stays. The exit code shows that,
     // too.
     on(&settings)
@@ -134,10 +127,13 @@ fn list_show_replay_and_discard() {
     assert_eq!(waiting(&settings, "delay.unroutable"), 0);
 }
 
-/// Sends messages with these ids that are due long after the test, and returns their handles.
-fn handles(settings: &Settings, app: &str, ids: impl Iterator<Item = String>) -> String {
-    let lines: String = ids.map(|id| format!("{}\n", json!({ "id": id, "body": "x" }))).collect();
-    let arguments = ["send", "--app", app, "--delay", "1h", "--jsonl", "--handles"];
+/// A delay until long after the test.
+const LONG: &str = "1h";
+
+/// Sends messages with these ids, which are also their bodies, and returns their handles.
+fn handles(settings: &Settings, app: &str, delay: &str, ids: impl Iterator<Item = String>) -> String {
+    let lines: String = ids.map(|id| format!("{}\n", json!({ "id": id, "body": id }))).collect();
+    let arguments = ["send", "--app", app, "--delay", delay, "--jsonl", "--handles"];
     stdout(on(settings).args(arguments).write_stdin(lines))
 }
 
@@ -154,7 +150,7 @@ fn all_messages_are_recalled_although_the_output_is_not_read() {
     let settings = installed(1_000);
     on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
     // Stdout contains only handles; all other output is on stderr.
-    let all = handles(&settings, "billing", (0..60).map(|id| format!("id-{id}")));
+    let all = handles(&settings, "billing", LONG, (0..60).map(|id| format!("id-{id}")));
     assert_eq!(all.lines().count(), 60, "{all}");
     let mut recall = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
         .args(["scheduled", "recall"])
@@ -174,7 +170,7 @@ fn a_failed_recall_stops_no_other_recall() {
     let settings = installed(1_000);
     on(&settings).args(["app", "add", "billing", "--recall", "--no-user"]).assert().success();
     on(&settings).args(["app", "add", "plain", "--no-user"]).assert().success();
-    let billing = handles(&settings, "billing", ["a", "b"].into_iter().map(str::to_owned));
+    let billing = handles(&settings, "billing", LONG, ["a", "b"].into_iter().map(str::to_owned));
     let mut lines = billing.lines();
     let plain = format!("{}\n", lines.next().unwrap())
         + "delay.0000.0000.0000.0000.0000.0101.1010.plain.~.x\n"

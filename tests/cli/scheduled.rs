@@ -215,7 +215,7 @@ fn a_message_without_a_due_time_is_replaced_as_well() {
 #[test]
 fn waiting_for_a_recalled_message_loses_nothing() {
     let settings = registered();
-    let handle = sent(&settings, &["--delay", "15s", "--id", "a", "--body", "x"]);
+    let handle = sent(&settings, &["--delay", "40s", "--id", "a", "--body", "x"]);
     run(&settings, &["scheduled", "recall", &handle]).assert().success();
     let kept = || {
         let list =
@@ -260,6 +260,7 @@ fn an_interrupted_wait_has_no_answer() {
     let end = Instant::now() + PATIENCE;
     let status = loop {
         assert!(Instant::now() < end, "the command was never seen waiting");
+        eventually("the connection of an earlier command is gone", || !is_connected());
         // The handle names the present time as the due time, so the command looks for about ten
         // seconds.
         let mut child = process::Command::new(env!("CARGO_BIN_EXE_delayline"))

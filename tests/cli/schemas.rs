@@ -347,7 +347,7 @@ fn scheduled(walk: &mut Walk) {
 
 /// Recalls a message and waits until it is due.
 fn recalled(walk: &mut Walk) {
-    let sent = walk.run("send", &["--app", "billing", "--delay", "60", "--id", "soon", "--body", "x"]);
+    let sent = walk.run("send", &["--app", "billing", "--delay", "300", "--id", "soon", "--body", "x"]);
     walk.run("scheduled recall", &[sent[0]["message"]["handle"].as_str().unwrap()]);
     let list = || {
         let mut list = on(&walk.settings);

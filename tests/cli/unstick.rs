@@ -51,7 +51,7 @@ fn stuck_queues_are_freed_and_the_exit_code_shows_it() {
             .and(contains("No queue accepts the messages that are still stuck")),
     );
     on(&settings).arg("install").assert().success();
-    let report = json(on(&settings).args(["unstick", "--wait", "60", "--json"]));
+    let report = json(on(&settings).args(["unstick", "--wait", "300", "--json"]));
     assert_eq!(report["touched"][0]["queue"], "delay.level.00", "{report}");
     assert_eq!((&report["touched"][0]["by"], &report["touched"][0]["left"]), (&json!("policy"), &json!(0)));
     assert_eq!(report["left_behind"], json!([]));

@@ -280,10 +280,11 @@ fn layouts_are_watched_when_named() {
     assert!(level("held_up_seconds", "00").is_some());
     assert_eq!((metric("guarded", ""), metric("unroutable_messages", "")), (Some(0.0), None));
     let picture = || serde_json::from_str::<Json>(&daemon.get("/api/picture").body).unwrap();
-    let seen = picture();
     let stuck = "Level 00 of layout `nservicebus` is stuck: 40 messages cannot move on.";
+    let seen = eventually_seen("the page shows the stuck level", picture, |seen| {
+        seen["layouts"][0]["verdict"]["headline"] == stuck && seen["layouts"][1]["problem"].is_string()
+    });
     assert_eq!(seen["layouts"].as_array().unwrap().len(), 2, "each once");
-    assert_eq!(seen["layouts"][0]["verdict"]["headline"], stuck);
     let why = seen["layouts"][1]["problem"].as_str().unwrap();
     assert!(why.contains("no exchange of the layout `celery`"), "{why}");
     eventually_seen(
@@ -334,7 +335,9 @@ fn without_a_set_only_layouts_are_watched() {
     assert_eq!(daemon.metric("delayline_layout_seen{layout=\"nservicebus\"}"), Some(1.0));
     let log = daemon.log();
     assert_eq!(log.matches("no set `delay` here; watching nservicebus").count(), 1, "{log}");
-    assert!(!log.contains("WARN") && !log.contains("delayline install"), "{log}");
+    // A slow broker may be warned of, but not the missing set.
+    let warned = |word: &str| log.lines().any(|line| line.contains("WARN") && line.contains(word));
+    assert!(!warned("set `delay`") && !warned("delay.") && !log.contains("delayline install"), "{log}");
 
     install(&settings);
     eventually("the canary begins", || daemon.metric("delayline_canary_running") == Some(1.0));

@@ -38,7 +38,8 @@ pub fn serve_as(user: &str, settings: &Settings) -> Command {
         .arg("serve")
         .env("DELAYLINE_URL", super::url(settings).replace("guest:guest", &format!("{user}:{user}")))
         .env("DELAYLINE_MANAGEMENT_URL", management)
-        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string());
+        .env("DELAYLINE_UNIT_MS", settings.topology.unit.millis().to_string())
+        .envs(super::vhosts::patient_variables());
     command
 }
 

@@ -12,7 +12,7 @@ pub mod raw;
 pub mod schemas;
 mod sets;
 pub mod shared;
-mod vhosts;
+pub mod vhosts;
 
 use std::{
     process::{Command, Output},
@@ -70,17 +70,23 @@ pub fn status(settings: &Settings) -> Picture {
 /// `guest:guest`
 const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
 
-/// A request to the management API of a node, as `guest`.
+/// A request to the management API of a node, as `guest`. If the broker fails to answer, which a busy one
+/// sometimes does, a request that can be repeated is repeated.
 pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
-    let request = ureq::http::Request::builder()
-        .method(method)
-        .uri(format!("{}/api/{path}", node.management_url()))
-        .header("authorization", GUEST)
-        .header("content-type", "application/json")
-        .body(body.to_string())
-        .unwrap();
     let agent: ureq::Agent = ureq::Agent::config_builder().allow_non_standard_methods(true).build().into();
-    let mut response = agent.run(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+    let ask = || {
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}/api/{path}", node.management_url()))
+            .header("authorization", GUEST)
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .unwrap();
+        agent.run(request)
+    };
+    let failed = |answer: &Result<_, ureq::Error>| matches!(answer, Err(ureq::Error::StatusCode(500..)));
+    let answer = eventually_seen(path, ask, |answer| method == "POST" || !failed(answer));
+    let mut response = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
     let text = response.body_mut().read_to_string().unwrap();
     serde_json::from_str(&text).unwrap_or(Json::Null)
 }
@@ -99,7 +105,7 @@ pub fn as_user(settings: &Settings, user: &str) -> Settings {
     let broker = &settings.broker;
     let url = format!("amqp://{user}:{user}@{}:{}/{}", broker.host, broker.port, broker.vhost);
     let mut theirs = settings.clone();
-    theirs.broker = Settings::from_url(&url).unwrap().broker;
+    theirs.broker = Settings::from_url(&url).unwrap().broker.with_connect_timeout(broker.connect_timeout);
     theirs
 }
 

@@ -1,6 +1,10 @@
 //! Declaring, binding, counting and deleting: one call at a time.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
 
 use amiquip::{
     AmqpValue, Channel, Connection, ConnectionBlockedNotification, ConsumerOptions, ExchangeDeclareOptions,
@@ -27,6 +31,13 @@ const NOT_FOUND: u16 = 404;
 /// How often a queue that does not start is declared. A node allows five seconds for a start, which
 /// a busy node sometimes exceeds.
 const STARTS: u32 = 3;
+
+/// How long a broker waits for a quorum queue to report its counts. If there is no answer by then, the
+/// broker reports an empty queue.
+const COUNTED: Duration = Duration::from_millis(250);
+
+/// How often a queue that may have been too slow is counted.
+const COUNTS: u32 = 4;
 
 /// How long passing a message from one queue to the next takes at most, unless the broker is
 /// overloaded or the next queue refuses.
@@ -217,9 +228,24 @@ impl Session {
 
     /// The counts of a queue; `None` if it does not exist.
     ///
+    /// A quorum queue on a busy node can be too slow to report its counts, and the broker reports an
+    /// empty queue instead. Such a queue is counted again, up to four times in total.
+    ///
     /// # Errors
     /// Any except 404. A broker may ask for permissions (403).
     pub fn queue_depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
+        for _ in 1..COUNTS {
+            let asked = Instant::now();
+            let depth = self.depth(name)?;
+            let is_empty = depth.is_some_and(|depth| depth.ready == 0 && depth.consumers == 0);
+            if !is_empty || asked.elapsed() < COUNTED {
+                return Ok(depth);
+            }
+        }
+        self.depth(name)
+    }
+
+    fn depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
         let declared = self.call(|channel| {
             let queue = channel.queue_declare_passive(name)?;
             Ok(QueueDepth {

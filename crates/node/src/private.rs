@@ -27,10 +27,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 const TRIES: usize = 5;
 
 /// How long a clean stop may take.
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long pausing a process may take.
-const STANDSTILL: Duration = Duration::from_secs(10);
+const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// The number of running nodes in the cluster, as a node reports it.
 const RUNNING: &str = "length([Node || Node <- [node() | nodes()], rabbit:is_running(Node)]).";
@@ -147,7 +147,7 @@ impl PrivateNode {
     /// Stops the broker cleanly, as before an upgrade.
     ///
     /// # Errors
-    /// The broker does not end within a minute.
+    /// The broker does not end within three minutes.
     pub fn stop(&mut self) -> Result<(), NodeError> {
         self.signal(Signal::TERM);
         let Some(mut server) = self.server.take() else { return Ok(()) };
@@ -166,7 +166,7 @@ impl PrivateNode {
     /// have stopped. On a busy machine, threads may answer for a while after the signal.
     ///
     /// # Panics
-    /// The threads do not stop within 10 s.
+    /// The threads do not stop within a minute.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + STANDSTILL;

@@ -20,8 +20,9 @@ use crate::{
     store::{Store, Writer, is_recallable, read, size},
 };
 
-/// How long a daemon may take to recall messages published ahead, before that is reported.
-const RECALLED_WITHIN: Duration = Duration::from_secs(10);
+/// How long a daemon may take to recall messages published ahead, before that is reported. Without a daemon,
+/// it is reported at once.
+const RECALLED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The part of the stream that schedules may take.
 const SHARE: u64 = 4;
@@ -147,7 +148,10 @@ pub fn change_all(
         let deadline = Instant::now() + RECALLED_WITHIN;
         for report in &mut reports {
             if report.outcome != Changed::Unchanged && report.ahead > 0 && report.recall {
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = match report.daemons {
+                    Some(0) => Duration::ZERO,
+                    _ => deadline.saturating_duration_since(Instant::now()),
+                };
                 report.recalled = Some(store.wait(left, |book| book.stale(&report.schedule) == 0)?);
             }
         }

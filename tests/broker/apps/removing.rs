@@ -1,5 +1,7 @@
 //! Removing applications.
 
+use delayline_amqp::Publisher;
+
 use super::*;
 
 #[test]
@@ -51,6 +53,8 @@ fn messages_that_arrive_during_a_removal_are_not_lost() {
     let spec = direct(&settings, "billing");
     added(&settings, &spec);
     let before = picture(&settings);
+    // It is connected, since there are only some seconds for the message.
+    let mut publisher = Publisher::open(&settings.broker).unwrap();
     let removing = {
         let (settings, spec) = (settings.clone(), spec.clone());
         std::thread::spawn(move || remove(&settings, &spec, RemoveOptions::default()))
@@ -59,7 +63,9 @@ fn messages_that_arrive_during_a_removal_are_not_lost() {
     common::eventually("the application is unbound", || {
         api("GET", &bindings, &json!(null)).as_array().unwrap().is_empty()
     });
-    raw::publish(&settings, [raw::message("", "billing", "late", &json!({}))]);
+    let (properties, headers) = Default::default();
+    publisher.publish("", "billing".into(), properties, headers, b"late");
+    publisher.next_within(common::PATIENCE).unwrap();
     let refusal = removing.join().unwrap().unwrap_err();
     assert!(refusal.unbound_meanwhile && refusal.waiting[0].messages == Some(1), "{refusal:?}");
     assert_eq!(picture(&settings), before);

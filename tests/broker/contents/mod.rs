@@ -215,7 +215,8 @@ impl Bench {
         before: Option<u64>,
         sent: BTreeSet<usize>,
     ) -> Vec<(usize, Outcome)> {
-        let arrived = || made.end.as_deref().zip(before).map(|(end, before)| self.depth(end) - before);
+        let arrived =
+            || made.end.as_deref().zip(before).map(|(end, before)| self.depth(end).saturating_sub(before));
         let began = Instant::now();
         let (mut kept, mut last, mut same) = (BTreeSet::new(), None, 0);
         loop {
@@ -296,7 +297,7 @@ impl Bench {
     fn recover(&self, made: &Made, name: &str) {
         self.unbind(made, name);
         let mut runs = 0;
-        while runs == 0 || self.served_within(Duration::from_secs(20)) != Some(true) {
+        while runs == 0 || self.served_within(Duration::from_secs(60)) != Some(true) {
             runs += 1;
             assert!(runs <= 3, "the commands do not help: {}", self.eval(stuck_keys()));
             self.eval(mend());

@@ -179,8 +179,17 @@ fn a_message_without_a_due_time_is_due_by_the_brokers_clock() {
         thread::sleep(Duration::from_millis(2_100));
     }
     publisher.close(PATIENCE);
-    let list = listed(&settings);
-    assert_eq!((list.messages.len(), list.estimated.messages), (7, 6), "{list:#?}");
+    // RabbitMQ 3.10 does not answer for a time between two files. A busy broker may answer too late.
+    let most = if session_version(&settings).starts_with("3.") { 120 } else { 1 };
+    let accuracy = |it: &admin::ScheduledMessage| it.due_latest.unwrap().duration_since(it.due).as_secs();
+    let list = eventually_seen(
+        "the times are found",
+        || listed(&settings),
+        |list| {
+            (list.messages.len(), list.estimated.messages) == (7, 6)
+                && list.messages[1..].iter().all(|it| accuracy(it) <= most)
+        },
+    );
     assert_eq!(
         (list.messages[0].due.as_millisecond(), list.messages[0].due_latest),
         (exact.due.as_millisecond(), None)
@@ -189,10 +198,6 @@ fn a_message_without_a_due_time_is_due_by_the_brokers_clock() {
         let delay = SignedDuration::from_secs(7_200 + number);
         let (due, latest) = (message.due - delay, message.due_latest.unwrap() - delay);
         assert!(due <= end && latest >= begin, "{number}: {due} {latest} {begin} {end}");
-        // RabbitMQ 3.10 does not answer for a time between two files.
-        let accuracy = latest.duration_since(due);
-        let files = session_version(&settings).starts_with("3.");
-        assert!(accuracy.as_secs() <= 1 || files && accuracy.as_secs() < 120, "{number}: {accuracy:?}");
         assert_eq!((message.id.as_deref(), message.state), (None, ScheduleState::Waiting));
     }
 }

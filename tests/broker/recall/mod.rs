@@ -37,7 +37,7 @@ use crate::{
 
 /// A delay in seconds in which a busy machine finishes a test's work before the message is due,
 /// with [`MARGIN`] to spare.
-const GOOD_TIME: u64 = 16;
+const GOOD_TIME: u64 = 32;
 
 /// Declares everything that recalls need, in front of the queue of an [`Inbox`].
 fn offer(settings: &Settings, key: &str) {
@@ -200,14 +200,14 @@ fn a_late_recall_changes_nothing_and_an_uncertain_one_is_seen_afterwards() {
 #[test]
 fn a_try_whose_answer_was_lost_is_never_called_too_late_afterwards() {
     let (settings, inbox, router, direct) = offered();
-    // A busy broker may need several tries to answer within a second.
+    // A busy broker may need several tries to answer within five seconds.
     let [gone, back, never] =
         ["gone", "back", "never"].map(|id| handle(&send(&router, message(id, 2 * GOOD_TIME))));
     assert_eq!(direct.recall(&back).unwrap(), Answer::InTime);
     let valve = Arc::new(Valve::default());
     let hold = |held| valve.hold_from_broker.store(held, Ordering::SeqCst);
     let mut through = settings.clone();
-    through.broker.request_timeout = Duration::from_secs(1);
+    through.broker.request_timeout = Duration::from_secs(5);
     through.broker.port = proxy(settings.broker.port, &valve);
     let recaller = recaller(&through);
     // The broker executes both changes, but its answers are lost.
@@ -333,7 +333,7 @@ fn recalls_survive_a_restart_of_the_broker() {
     assert_eq!(arrived, odd);
     // The recaller replaces the connection that was lost with the node.
     let handle = handle(&send(&router, message("after", GOOD_TIME)));
-    let again = recaller.recall(&handle).or_else(|_| recaller.recall(&handle)).unwrap();
+    let again = (0..5).find_map(|_| recaller.recall(&handle).ok()).expect("a connection");
     assert_eq!(again, Answer::InTime);
 }
 

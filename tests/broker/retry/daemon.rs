@@ -25,7 +25,7 @@ use serde_json::json;
 use crate::common::{
     Inbox, PATIENCE, app,
     daemon::{Daemon, serve},
-    eventually, install, installed, mortal_node, permit, raw, revive,
+    eventually, eventually_seen, install, installed, mortal_node, permit, raw, revive,
 };
 
 use super::{POLICIES, daemon, daemon_of, faults::dead_letters, parked};
@@ -52,9 +52,14 @@ fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     dead_letters(&settings, "app", 2..3);
     let message = parked(&settings, 1).remove(0);
     assert_eq!((message.text("delayline-reason"), message.number("delayline-attempt")), ("attempts", 0));
-    let log = daemon.log();
-    assert!(log.contains("retry app=app attempt=1/1 delay=1s reason=published id=1"), "{log}");
-    assert!(log.contains("park app=app attempt=0 why=attempts reason=published id=2"), "{log}");
+    let log = eventually_seen(
+        "both are logged",
+        || daemon.log(),
+        |log| {
+            log.contains("retry app=app attempt=1/1 delay=1s reason=published id=1")
+                && log.contains("park app=app attempt=0 why=attempts reason=published id=2")
+        },
+    );
     assert!(!log.contains("dead body"), "a body is in the log");
     assert_eq!(daemon.stop(), Some(0));
 }
@@ -226,11 +231,12 @@ fn a_daemon_with_another_clock_or_unit_than_the_broker_does_not_act() {
             ureq::get(format!("{}readyz", daemon.page())).config().http_status_as_error(false).build();
         answer.call().unwrap().body_mut().read_to_string().unwrap()
     };
-    assert!(ready(&daemon).contains("ahead of the broker's"));
+    let says = |word: &str| eventually_seen(word, || ready(&daemon), |ready| ready.contains(word));
+    says("ahead of the broker's");
     assert!(!daemon.log().contains("taking messages"), "{}", daemon.log());
     slow.store(false, Ordering::SeqCst);
     assert!(inbox.next(PATIENCE).is_some(), "{}", daemon.log());
-    assert!(ready(&daemon).contains("clock and unit agree"));
+    says("clock and unit agree");
     let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     assert!(open < 100, "{open} files are open, and the lowest limit is 128");
     assert_eq!(daemon.stop(), Some(0));

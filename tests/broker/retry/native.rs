@@ -67,7 +67,7 @@ fn a_consumer_that_crashes_gets_it_back_later_and_then_the_service_has_it() {
     assert_eq!(delivery.headers.get("delayline-attempt").and_then(Value::as_i64), Some(1));
     assert_eq!(delivery.body, b"it");
     consumer.ack(delivery).unwrap();
-    assert!(daemon.log().contains("reason=delivery_limit"), "{}", daemon.log());
+    eventually("the reason is logged", || daemon.log().contains("reason=delivery_limit"));
 }
 
 #[test]

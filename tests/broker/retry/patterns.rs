@@ -99,15 +99,15 @@ fn shared_levels_with_the_fewest_hops() {
 /// within a time limit.
 #[test]
 fn a_time_limit_instead_of_a_busy_queue() {
-    // Attempts at 10 s and 20 s, plus the application's own time, so the third attempt at 30 s is
-    // certainly too late. The second is in time if the first is less than 9.9 s late.
-    every_attempt_fails("fixed = '100s'\nattempts = 9\nmax_age = '299s'", 2, "", "age");
+    // Attempts at 30 s and 60 s, plus the application's own time, so the third attempt at 90 s is
+    // certainly too late. The second is in time if the first is less than 29.9 s late.
+    every_attempt_fails("fixed = '300s'\nattempts = 9\nmax_age = '899s'", 2, "", "age");
 }
 
 /// A message with an expiration is retried until it expires, and then parked.
 #[test]
 fn an_expiring_message() {
-    // 14 s from the first failure. The third attempt would come at 15 s. The second is in time if
-    // the first is less than 8 s late.
-    every_attempt_fails("list = ['10s', '50s', '90s']\nattempts = 9", 2, "14000", "expired");
+    // 44 s from the first failure. The third attempt would come at 45 s. The second is in time if
+    // the first is less than 26 s late.
+    every_attempt_fails("list = ['30s', '150s', '270s']\nattempts = 9", 2, "44000", "expired");
 }

@@ -102,6 +102,7 @@ fn stuck_without_dispatch(settings: &Settings, ids: std::ops::Range<u32>) -> Inb
     // This delay passes the levels 1 and 0.
     send(settings, "app", ids, 3);
     stuck(settings, "delay.level.00", count);
+    stuck(settings, "delay.level.01", 0);
     install(settings);
     Inbox::open(settings, "app")
 }
@@ -161,7 +162,7 @@ fn a_stuck_level_hands_on_at_once() {
     all_arrive(&inbox, 0..100);
     assert_eq!(policies(&settings), before);
     // A second run has nothing to do.
-    assert!(now(&settings).touched.is_empty());
+    eventually("nothing is left to do", || now(&settings).touched.is_empty());
     let level = options(Unstick::Levels(vec![7.try_into().unwrap()]));
     assert!(unstick(&settings, &level).unwrap().touched.is_empty());
     let report = unstick(&settings, &UnstickOptions { all: true, ..level }).unwrap();

@@ -129,9 +129,9 @@ fn a_message_of_a_deleted_queue_is_freed_by_a_new_binding_or_by_restarting_the_w
         destination: Endpoint::Queue(queue.into()),
         key: RoutingKey::binding_pattern(&app("app")),
     };
-    let again = || {
+    let again = |wait| {
         long_ago(&settings);
-        let options = UnstickOptions { wait: Duration::from_secs(12), ..options(Unstick::Set) };
+        let options = UnstickOptions { wait, ..options(Unstick::Set) };
         unstick(&settings, &options).unwrap()
     };
     // The first round is for the new binding, and the second for the restarted worker.
@@ -151,12 +151,12 @@ fn a_message_of_a_deleted_queue_is_freed_by_a_new_binding_or_by_restarting_the_w
         }
         session.unbind(&binding("full")).unwrap();
         session.delete_queue("full").unwrap();
-        let report = again();
+        let report = again(Duration::from_secs(12));
         assert_eq!(report.touched[0].left, Some(20), "the broker lets go now; document that");
         if ids.start == 0 {
             queue(&mut session, "one-more", &[]);
             session.bind(&binding("one-more")).unwrap();
-            let report = again();
+            let report = again(PATIENCE);
             assert_eq!(report.touched[0].left, Some(0), "{report:#?}");
             session.unbind(&binding("one-more")).unwrap();
             let copies = session.queue_depth("one-more").unwrap().unwrap().ready;

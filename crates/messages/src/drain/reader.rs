@@ -12,7 +12,7 @@ use delayline_amqp::{AmqpError, Browser, Delivery, Page, Place, Session, Turned,
 use super::paging::Paging;
 
 /// How long the broker may deliver nothing although messages are still to come.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many messages one command requeues. Up to this many, all brokers keep their order.
 const BUNDLE: u32 = 32;
@@ -23,7 +23,7 @@ const BUNDLES: usize = 16;
 
 /// How long the broker may take to requeue the messages in flight before the rest is given back without
 /// waiting.
-const PUT_BACK: Duration = Duration::from_secs(5);
+const PUT_BACK: Duration = Duration::from_secs(15);
 
 /// How long acknowledgements wait for the rest of a page, and how long to wait for the rest of an unwanted
 /// page.

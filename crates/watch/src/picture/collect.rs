@@ -165,19 +165,19 @@ impl Collector {
     /// Takes a picture. A broker that cannot be reached is part of the picture: the depths
     /// are then those of the last time.
     pub fn look(&mut self) -> &Picture {
-        self.look_with(|| {})
+        self.look_with(|_| {})
     }
 
-    /// The same; calls `answered` as soon as the broker has answered, since the rest may take
-    /// time.
-    pub(super) fn look_with(&mut self, answered: impl FnOnce()) -> &Picture {
+    /// The same; calls `answered` with each answer of the broker, and with `true` after its last one, since
+    /// the rest may take time.
+    pub(super) fn look_with(&mut self, mut answered: impl FnMut(bool)) -> &Picture {
         let now = self.started.elapsed();
         self.last.at = Timestamp::now();
         self.last.unchecked.clear();
-        let counted = self.count();
+        let counted = self.count(&mut || answered(false));
         self.note_broker(counted.as_ref().err().map(ToString::to_string));
         if let Ok(ready) = counted {
-            answered();
+            answered(true);
             self.note_depths(ready);
             self.note_levels(now);
             self.note_kept(now);
@@ -194,18 +194,22 @@ impl Collector {
     }
 
     /// How many messages each queue of the set has ready, by its name.
-    fn count(&mut self) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+    fn count(&mut self, answered: &mut dyn FnMut()) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
         // A connection that was lost meanwhile does not describe the present.
         if let Some(session) = self.session.take()
-            && let Ok(ready) = self.count_over(session)
+            && let Ok(ready) = self.count_over(session, answered)
         {
             return Ok(ready);
         }
         self.last.unchecked.clear();
-        self.count_over(Session::open_for(&self.settings.broker, "picture")?)
+        self.count_over(Session::open_for(&self.settings.broker, "picture")?, answered)
     }
 
-    fn count_over(&mut self, mut session: Session) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+    fn count_over(
+        &mut self,
+        mut session: Session,
+        answered: &mut dyn FnMut(),
+    ) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
         let mut ready = BTreeMap::new();
         let nothing_to_count = self.last.verified.awaited;
         if nothing_to_count {
@@ -223,6 +227,7 @@ impl Collector {
                 }
                 Err(error) => return Err(error),
             }
+            answered();
         }
         self.last.broker.version = session.server_version();
         self.session = Some(session);

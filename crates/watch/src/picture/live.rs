@@ -166,8 +166,10 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
                 continue;
             }
             live.lock().looking = Some((now, Timestamp::now()));
-            // A broker that has reported depths is not silent, even if its other answers are slow.
-            let picture = collector.look_with(|| live.lock().looking = None).clone();
+            // A broker that reports depths is not silent, even if its other answers are slow.
+            let answered =
+                |all: bool| live.lock().looking = (!all).then(|| (Instant::now(), Timestamp::now()));
+            let picture = collector.look_with(answered).clone();
             let mut state = live.lock();
             (state.picture, state.line, state.looking) = (picture, collector.line(), None);
             if state.picture.broker.reachable {

@@ -166,6 +166,12 @@ pub fn resume_app(
         at.snapshot = look(&at.api, &settings.broker.vhost, false)?;
         report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot))?.messages;
         report.interrupted = stop.load(Ordering::Relaxed);
+        if !report.interrupted
+            && at.session.queue_depth(&paused).is_ok_and(|it| it.is_some_and(|it| it.ready > 0))
+        {
+            // A busy broker delivered nothing for a while.
+            report.handed_on += at.hand_on(&paused, stop)?;
+        }
         if report.interrupted || settled && (report.waiting == Some(0) || begun.elapsed() > patience) {
             break;
         }
