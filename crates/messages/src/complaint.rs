@@ -4,7 +4,7 @@ use log::{Level, log};
 
 /// The last warning of a task that works in turns.
 #[derive(Debug)]
-pub(crate) struct Complaint {
+pub struct Complaint {
     /// The log target of the warning.
     target: &'static str,
     last: Option<String>,
@@ -12,12 +12,12 @@ pub(crate) struct Complaint {
 
 impl Complaint {
     /// No warning yet, for this module.
-    pub(crate) const fn of(target: &'static str) -> Self {
+    pub const fn of(target: &'static str) -> Self {
         Self { target, last: None }
     }
 
     /// Logs the warning unless the last one was the same. `None` means that the cause is gone.
-    pub(crate) fn tell(&mut self, level: Level, text: Option<String>) {
+    pub fn tell(&mut self, level: Level, text: Option<String>) {
         if let Some(text) = text.as_ref().filter(|text| self.last.as_ref() != Some(text)) {
             log!(target: self.target, level, "{text}");
         }

@@ -144,7 +144,7 @@ pub enum AdminError {
 
 impl AdminError {
     /// The same error, with the cause if the management API shows that the name of this queue is taken.
-    pub(crate) fn with_clash(self, api: Option<&ManagementApi>, vhost: &str, queue: &str) -> Self {
+    pub fn with_clash(self, api: Option<&ManagementApi>, vhost: &str, queue: &str) -> Self {
         let Self::NotStarted { doing, reason } = self else { return self };
         let found = api.and_then(|api| Clash::find(api, vhost, [queue]).ok());
         match found.unwrap_or_default().first() {
@@ -154,7 +154,7 @@ impl AdminError {
     }
 
     /// The same error after these parts were made.
-    pub(crate) fn after(self, made: Vec<String>, next: &str) -> Self {
+    pub fn after(self, made: Vec<String>, next: &str) -> Self {
         let (next, source) = (next.to_owned(), Box::new(self));
         match made.len() as u64 {
             0 => *source,
@@ -200,13 +200,13 @@ pub enum JournalUnread {
 }
 
 /// Opens a session. Its errors need no name of the operation.
-pub(crate) fn connect(broker: &Broker) -> Result<Session, AdminError> {
+pub fn connect(broker: &Broker) -> Result<Session, AdminError> {
     Session::open(broker).map_err(AdminError::Connection)
 }
 
 /// Fails if the set does not exist. Without a set, a missing object of an application does not mean that
 /// the application must be registered.
-pub(crate) fn refuse_without_set(session: &mut Session, topology: &Topology) -> Result<(), AdminError> {
+pub fn refuse_without_set(session: &mut Session, topology: &Topology) -> Result<(), AdminError> {
     let entry = topology.names().entry();
     match session.exchange_exists(&entry) {
         Ok(false) => Err(DrainError::Missing { what: Endpoint::Exchange(entry) }.into()),
@@ -216,7 +216,7 @@ pub(crate) fn refuse_without_set(session: &mut Session, topology: &Topology) -> 
 }
 
 /// Adds the name of the operation to an AMQP error.
-pub(crate) fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
+pub fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminError {
     move |source| {
         let doing = what.into();
         match source.has_not_started() {
@@ -227,7 +227,7 @@ pub(crate) fn doing(what: impl Into<String>) -> impl FnOnce(AmqpError) -> AdminE
 }
 
 /// The management API, for what only it does.
-pub(crate) fn api(settings: &Settings, only: &'static str) -> Result<ManagementApi, AdminError> {
+pub fn api(settings: &Settings, only: &'static str) -> Result<ManagementApi, AdminError> {
     let management = settings.management.as_ref().ok_or(AdminError::NotConfigured { only })?;
     Ok(ManagementApi::new(management)?)
 }

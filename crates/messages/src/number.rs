@@ -28,7 +28,7 @@ pub fn counted_if_known(number: Option<u64>, one: &str) -> String {
 }
 
 /// The word for one, or the word for any other number: `is` or `are`.
-pub(crate) fn either<'a>(number: u64, one: &'a str, many: &'a str) -> &'a str {
+pub fn either<'a>(number: u64, one: &'a str, many: &'a str) -> &'a str {
     if number == 1 { one } else { many }
 }
 

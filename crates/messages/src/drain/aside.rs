@@ -39,7 +39,8 @@ const SAME: u32 = 5;
 const TICK: Duration = Duration::from_secs(1);
 
 /// The result of reading past messages that AMQP 0-9-1 cannot carry.
-pub(crate) struct Passed<T> {
+#[derive(Debug)]
+pub struct Passed<T> {
     /// What happened to the other messages, without the held ones.
     pub(crate) drained: Drained,
     /// The outcome of the last run.
@@ -49,7 +50,7 @@ pub(crate) struct Passed<T> {
 }
 
 /// Messages that no other consumer gets until this is dropped.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct Aside {
     /// Each with the index of its holder, and the number that settles it there.
     messages: Vec<(usize, u32, Foreign)>,
@@ -65,7 +66,7 @@ enum Command {
 /// one kept.
 ///
 /// # Errors As for `run`.
-pub(crate) fn past<T>(
+pub fn past<T>(
     settings: &Settings,
     queue: &Queue,
     limit: u64,

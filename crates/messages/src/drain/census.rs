@@ -93,7 +93,7 @@ impl<K: Ord> Census<K> {
 /// `of_foreign` the key of a message that AMQP 0-9-1 cannot carry.
 ///
 /// # Errors Why nothing was touched.
-pub(crate) fn count<K: Ord>(
+pub fn count<K: Ord>(
     (settings, queue): (&Settings, &Queue),
     (limit, groups): (u64, usize),
     of: impl Fn(&Delivery) -> K,

@@ -56,8 +56,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-pub(crate) use aside::past;
-pub(crate) use census::count;
+pub use aside::past;
+pub use census::count;
 pub use census::{Census, Group, arrived, recorded};
 pub use run::{Decision, Drain, Drained, Outgoing, Progress};
 pub use sample::Sample;

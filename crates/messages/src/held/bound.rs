@@ -18,7 +18,7 @@ type Arguments = BTreeMap<String, Json>;
 
 /// The bindings of a dispatch exchange, or of its counterpart in another layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub struct Bound {
     /// The apps with an exact binding.
     apps: BTreeSet<String>,
     /// The other binding keys: each can catch messages of any app.
@@ -32,7 +32,7 @@ pub(crate) struct Bound {
 
 impl Kept {
     /// Asks the management API for the bindings. The inner error is why it cannot be asked.
-    pub(crate) fn bound(
+    pub fn bound(
         &self,
         settings: &Settings,
         topology: &Topology,
@@ -58,7 +58,7 @@ impl Bound {
     }
 
     /// The bindings of the dispatch exchange.
-    pub(crate) fn new(topology: &Topology, snapshot: &Snapshot) -> Self {
+    pub fn new(topology: &Topology, snapshot: &Snapshot) -> Self {
         let mut bound = Self::default();
         for binding in snapshot.app_bindings(topology) {
             match RoutingKey::app_of_pattern(&binding.key) {
@@ -78,7 +78,7 @@ impl Bound {
     }
 
     /// Whether an exchange outside the set has a binding for such a message.
-    pub(super) fn routes(&self, exchange: &str, routing_key: &str, headers: &Headers) -> bool {
+    pub fn routes(&self, exchange: &str, routing_key: &str, headers: &Headers) -> bool {
         let Some((kind, bindings)) = self.exchanges.get(exchange) else { return false };
         bindings.iter().any(|(key, arguments)| match kind.as_str() {
             "direct" => key == routing_key,
@@ -90,7 +90,7 @@ impl Bound {
     }
 
     /// Whether a queue or exchange is bound for an app.
-    pub(crate) fn has(&self, app: &str) -> bool {
+    pub fn has(&self, app: &str) -> bool {
         if let Some(layout) = &self.layout {
             return self.patterns.iter().any(|pattern| layout.delivers(pattern, app));
         }

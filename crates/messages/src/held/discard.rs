@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     drain::Decision, drain::Drain, drain::Drained, drain::Progress, drain::past, error::AdminError,
-    error::connect, error::doing, unstick::without_limit,
+    error::connect, error::doing, examine::as_installed, unstick::without_limit,
 };
 use delayline_amqp::v1::Foreign;
 use delayline_broker::{ManagementApi, Scope, Snapshot};
@@ -17,7 +17,6 @@ use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::Topology,
 };
-use delayline_inspect::examine::as_installed;
 use delayline_settings::Settings;
 
 /// How often all levels are read at most. A message between two levels is in no readable queue; a later

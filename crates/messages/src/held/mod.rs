@@ -30,7 +30,7 @@ use delayline_core::{
 };
 use delayline_settings::{Layout, Settings};
 
-pub(crate) use bound::Bound;
+pub use bound::Bound;
 
 pub use change::{ReplayRefusal, ReplayReport};
 pub use discard::{DiscardReport, DiscardedFrom, discard_app};

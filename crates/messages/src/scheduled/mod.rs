@@ -9,10 +9,10 @@ pub use journal::{
     ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled,
     list_scheduled,
 };
-pub(crate) use journal::{JournalBeginning, is_emptied, journal_beginning, lost, pending_copies};
+pub use journal::{JournalBeginning, is_emptied, journal_beginning, lost, pending_copies};
 pub use recalls::{
     AppRecalls, PendingRecall, PendingRecalls, SweepOptions, SweepReport, SweptApp, is_recall_bound,
     pending_recalls, recallable_apps, sweep_recalls,
 };
-pub(crate) use recalls::{count_recalls, count_recalls_of, recalled_keys};
+pub use recalls::{count_recalls, count_recalls_of, recalled_keys};
 pub use sweeper::{RecallCounts, RecallStats, Sweeper};

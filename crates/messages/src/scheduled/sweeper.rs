@@ -198,7 +198,7 @@ impl Sweeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SweptApp;
+    use crate::scheduled::SweptApp;
 
     #[test]
     fn removed_recalls_are_added_up_and_pending_ones_are_not() {

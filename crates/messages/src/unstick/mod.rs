@@ -26,7 +26,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 
 pub use plan::Occupied;
-pub(super) use plan::{NAME, NO_LIMIT};
+pub use plan::{NAME, NO_LIMIT};
 use plan::{hands_on_at_least_once, policy, touches};
 
 /// How often the counts are read again; brokers renew them every five seconds.
@@ -72,7 +72,7 @@ impl Unstick {
 }
 
 /// Whether a queue belongs to the set, or is a landing queue of its applications.
-pub(crate) fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
+pub fn is_of_set(topology: &Topology, names: &Names, queue: &str) -> bool {
     names.app_of_landing(queue).is_some()
         || names.hop_of(queue).is_some()
         || topology.queues().any(|own| own.name == queue)
@@ -206,7 +206,7 @@ fn with_policies_of_now(api: &ManagementApi, vhost: &str, mut queues: Vec<QueueI
 
 /// The kinds of our policies of this name that exist. A user that may not list policies sees those that apply to a
 /// queue.
-pub(super) fn left_behind<'a>(
+pub fn left_behind<'a>(
     api: &ManagementApi,
     vhost: &str,
     queues: impl IntoIterator<Item = &'a QueueInfo> + Clone,
@@ -259,7 +259,7 @@ fn clear(api: &ManagementApi, kind: PolicyKind, vhost: &str, name: &str) -> Resu
 /// policy of a user, its limit stays.
 ///
 /// # Errors If the management API cannot be asked, or refuses.
-pub(crate) fn without_limit<'a>(
+pub fn without_limit<'a>(
     api: &'a ManagementApi,
     vhost: &'a str,
     queues: &[String],
@@ -276,7 +276,8 @@ pub(crate) fn without_limit<'a>(
 }
 
 /// Queues without a delivery limit, for as long as this lives.
-pub(crate) struct Lifted<'a> {
+#[derive(Debug)]
+pub struct Lifted<'a> {
     api: &'a ManagementApi,
     vhost: &'a str,
     kinds: Vec<PolicyKind>,

@@ -8,10 +8,10 @@ use serde_json::Value as Json;
 use delayline_broker::{Policy, PolicyKind, QueueInfo, escape};
 
 /// The name of the temporary policies of `unstick`, which shows where they came from.
-pub(crate) const NAME: &str = "delayline-unstick";
+pub const NAME: &str = "delayline-unstick";
 
 /// The name of the temporary policies of `transfer` and `app discard`. `unstick` must not end them.
-pub(crate) const NO_LIMIT: &str = "delayline-no-limit";
+pub const NO_LIMIT: &str = "delayline-no-limit";
 
 /// A queue with dead letters that cannot be touched without replacing a user's policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -28,8 +28,8 @@ pub struct Occupied {
 /// The policies to set for a moment, at most one of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Touches {
-    pub(super) queues: BTreeMap<PolicyKind, Vec<String>>,
-    pub(super) occupied: Vec<Occupied>,
+    pub queues: BTreeMap<PolicyKind, Vec<String>>,
+    pub occupied: Vec<Occupied>,
 }
 
 /// Whether the dead-letter worker of a queue waits for confirms: its dead-lettering is

@@ -11,7 +11,7 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{provision::Applied, provision::Hold, provision::pause_app, provision::resume_app};
+use crate::{apps::Hold, apps::pause_app, apps::resume_app, engine::Applied};
 use delayline_messages::{complaint::Complaint, error::AdminError};
 
 /// How long no message may wait in the queue of a paused application before that is resumed.

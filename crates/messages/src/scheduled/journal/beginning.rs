@@ -13,17 +13,17 @@ use super::reader::Reading;
 
 /// The evidence from the oldest copies of a journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct JournalBeginning {
+pub struct JournalBeginning {
     /// How many older ones were cut off; `None` if the broker delivered none.
-    pub(crate) cut_off: Option<u64>,
+    pub cut_off: Option<u64>,
     /// When the oldest was published, at the earliest.
-    pub(crate) oldest: Option<Timestamp>,
+    pub oldest: Option<Timestamp>,
     /// The longest delay among them.
-    pub(crate) longest: Option<Duration>,
+    pub longest: Option<Duration>,
 }
 
 /// Reads the oldest copies of an application's journal, `limit` at most.
-pub(crate) fn journal_beginning(
+pub fn journal_beginning(
     settings: &Settings,
     topology: &Topology,
     app: &AppKey,

@@ -283,7 +283,7 @@ pub struct PendingCopies {
 }
 
 /// How many messages of an application's journal are not due yet. A missing journal has none.
-pub(crate) fn pending_copies(
+pub fn pending_copies(
     settings: &Settings,
     topology: &Topology,
     app: &AppKey,

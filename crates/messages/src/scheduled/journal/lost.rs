@@ -12,7 +12,7 @@ use delayline_core::shell::quoted;
 
 /// How long the broker takes at most to record its first stream. If the node was killed after 0.7 s, all
 /// streams were lost on 3.10.8 and 4.3.6; after 2 s, none.
-pub(crate) const RECORDED: Duration = Duration::from_secs(3);
+pub const RECORDED: Duration = Duration::from_secs(3);
 
 /// How often a journal is tried before it counts as lost, and the pause between: a stream that elects a
 /// leader refuses as well.
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// How a journal is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lost {
+pub enum Lost {
     /// Every request is refused, including deletion.
     Stuck,
     /// It can be deleted.
@@ -31,7 +31,7 @@ pub(crate) enum Lost {
 /// Whether a journal is lost, and does not refuse for another reason.
 ///
 /// # Errors If the broker cannot be reached.
-pub(crate) fn lost(broker: &Broker, journal: &QueueInfo) -> Result<Option<Lost>, AmqpError> {
+pub fn lost(broker: &Broker, journal: &QueueInfo) -> Result<Option<Lost>, AmqpError> {
     // A stream with messages was recorded.
     if journal.messages > Some(0) {
         return Ok(None);
@@ -68,11 +68,11 @@ fn lost_by(error: &AmqpError) -> Option<Lost> {
 }
 
 /// The fault of a lost journal.
-pub(crate) const WHAT: &str = "its node was killed just after it was made, so the broker lost everything \
+pub const WHAT: &str = "its node was killed just after it was made, so the broker lost everything \
                                except its name; it contained no copy, and none can be written";
 
 /// The command that removes it, on any version.
-pub(crate) fn way_out(queue: &str, vhost: &str) -> String {
+pub fn way_out(queue: &str, vhost: &str) -> String {
     let text = |name: &str| format!("<<\"{}\"/utf8>>", name.replace('\\', "\\\\").replace('"', "\\\""));
     let name = format!("rabbit_misc:r({}, queue, {})", text(vhost), text(queue));
     // Up to 3.12, it needs the name.

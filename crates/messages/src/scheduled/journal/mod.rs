@@ -8,16 +8,16 @@ mod beginning;
 mod count;
 mod entry;
 mod list;
-pub(crate) mod lost;
+pub mod lost;
 mod reader;
 mod timeline;
 
-pub(crate) use beginning::{JournalBeginning, journal_beginning};
+pub use beginning::{JournalBeginning, journal_beginning};
 pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
 pub use entry::{ScheduleState, ScheduledMessage};
-pub(crate) use list::pending_copies;
+pub use list::pending_copies;
 pub use list::{
     Estimated, FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled,
 };
 pub use reader::JournalRead;
-pub(crate) use reader::is_emptied;
+pub use reader::is_emptied;

@@ -50,7 +50,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Whether all messages of a journal were cut off, if the broker counts `copies` and delivers none. Each
 /// file of a stream that follows another begins with an entry of the broker, which is counted and never
 /// delivered. Without a message, only the last of several files is left.
-pub(crate) const fn is_emptied(copies: u64) -> bool {
+pub const fn is_emptied(copies: u64) -> bool {
     copies == 1
 }
 

@@ -43,7 +43,6 @@ pub struct PendingRecall {
 
 /// The recalls of an application.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-#[non_exhaustive]
 pub struct AppRecalls {
     /// Recalls after the last sweep, including expired ones.
     pub pending: u64,
@@ -216,7 +215,7 @@ impl Recall {
 /// The recalled keys of an application's messages, or why they are unknown.
 ///
 /// # Errors Only if the management API refuses us and the user named it.
-pub(crate) fn recalled_keys(
+pub fn recalled_keys(
     settings: &Settings,
     topology: &Topology,
     app: &AppKey,
@@ -243,7 +242,7 @@ pub(crate) fn recalled_keys(
 /// broker lists all recalls for that, which takes it time and memory.
 ///
 /// # Errors If there is no management API, or no set.
-pub(crate) fn count_recalls(
+pub fn count_recalls(
     settings: &Settings,
     topology: &Topology,
 ) -> Result<(OfEach<AppRecalls>, Unlisted), AdminError> {
@@ -252,7 +251,7 @@ pub(crate) fn count_recalls(
 }
 
 /// The same for one application.
-pub(crate) fn count_recalls_of(
+pub fn count_recalls_of(
     api: &ManagementApi,
     settings: &Settings,
     topology: &Topology,
