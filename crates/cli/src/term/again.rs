@@ -2,22 +2,18 @@
 
 use std::{
     sync::atomic::Ordering,
-    thread,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 
-use delayline_core::codec::Delay;
+use delayline_core::{backoff::wait, codec::Delay};
 
 use crate::{
     term::{Code, Failure, Output, ending, looking::Looking, text::span, time::clock},
     values,
 };
-
-/// How often an end is looked for between two looks.
-const TICK: Duration = Duration::from_millis(100);
 
 /// The flag of commands that people watch.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
@@ -61,9 +57,7 @@ pub(crate) fn run(
             Err(failure) if failure.is_for_good() => return Err(failure),
             Err(failure) => failure.say(output.json),
         }
-        while Instant::now() < next && !stop.load(Ordering::Relaxed) {
-            thread::sleep(TICK.min(next.saturating_duration_since(Instant::now())));
-        }
+        wait(&stop, next.saturating_duration_since(Instant::now()));
     }
     Ok(Code::Done)
 }

@@ -2,11 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -18,7 +14,7 @@ use crate::{
     complaint::Complaint, error::AdminError, scheduled::AppRecalls, scheduled::SweepOptions,
     scheduled::SweepReport, scheduled::count_recalls, scheduled::recalls::Unlisted, scheduled::sweep_recalls,
 };
-use delayline_core::topology::Topology;
+use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::Settings;
 
 /// How often it looks. Each time, the management API lists all recalls.
@@ -29,9 +25,6 @@ const SHARE: u32 = 20;
 
 /// How soon it looks again after a failure.
 const AGAIN: Duration = Duration::from_secs(60);
-
-/// How often it checks whether to stop.
-const TICK: Duration = Duration::from_millis(100);
 
 /// The counts of a sweeper.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -145,21 +138,16 @@ impl Sweeper {
         if self.settings.management.is_none() {
             return info!("without a management API, expired recalls are not removed");
         }
-        let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            if Instant::now() < next {
-                thread::sleep(TICK);
-                continue;
-            }
+        let mut pause = Duration::ZERO;
+        while wait(stop, pause) {
             let began = Instant::now();
-            let pause = match self.turn(stop) {
+            pause = match self.turn(stop) {
                 Ok(()) => self.every.max(began.elapsed() * SHARE),
                 Err(error) => {
                     self.complaint.tell(self.level(), Some(error));
                     AGAIN.min(self.every)
                 }
             };
-            next = Instant::now() + pause;
         }
     }
 

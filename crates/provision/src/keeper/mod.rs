@@ -10,14 +10,13 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
 use log::{Level, debug, info, warn};
 
 use delayline_broker::Survey;
-use delayline_core::topology::Topology;
+use delayline_core::{backoff::wait, topology::Topology};
 use delayline_messages::{
     complaint::Complaint, error::AdminError, unstick::Unstick, unstick::UnstickOptions,
     unstick::UnstickReport, unstick::is_of_set, unstick::unstick,
@@ -110,7 +109,7 @@ impl Unsticker {
         let mut clean = false;
         while !stop.load(Ordering::Relaxed) {
             let Some(reading) = self.survey.reading().filter(|reading| last != Some(reading.at)) else {
-                thread::sleep(TICK);
+                wait(stop, TICK);
                 continue;
             };
             last = Some(reading.at);

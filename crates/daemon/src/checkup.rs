@@ -1,10 +1,7 @@
 //! The doctor's findings, for the page and the metrics.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
 };
@@ -13,7 +10,7 @@ use jiff::Timestamp;
 
 use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
 use delayline_broker::{Survey, rest};
-use delayline_core::topology::Topology;
+use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
@@ -29,9 +26,6 @@ const AGE: Duration = Duration::from_secs(60);
 /// How soon it runs again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// How often to check whether to stop.
-const TICK: Duration = Duration::from_millis(250);
-
 /// Runs the doctor at intervals until `stop` is set.
 pub(crate) fn start(
     (settings, survey): (Settings, Arc<Survey>),
@@ -42,19 +36,14 @@ pub(crate) fn start(
     // The thread is never joined: it changes nothing.
     thread::spawn(move || {
         let topology = Topology::new(settings.topology.clone());
-        let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            if Instant::now() < next {
-                thread::sleep(TICK);
-                continue;
-            }
+        let mut pause = Duration::ZERO;
+        while wait(&stop, pause) {
             // Reading leaves messages where they are, however often it is done.
             let recalls = recalls.as_ref().map(|recalls| recalls.counts());
             let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
             let began = Instant::now();
             let looked = look(&settings, &topology, &options, &survey);
-            let pause = if looked.is_ok() { rest(began.elapsed(), EVERY, MOST) } else { AGAIN };
-            next = Instant::now() + pause;
+            pause = if looked.is_ok() { rest(began.elapsed(), EVERY, MOST) } else { AGAIN };
             let checkup = looked
                 .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);

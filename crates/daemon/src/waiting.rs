@@ -6,17 +6,18 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use log::{info, warn};
 
 use delayline_amqp::Session;
 use delayline_broker::ManagementApi;
-use delayline_core::topology::Names;
+use delayline_core::{backoff::wait, topology::Names};
 use delayline_settings::Settings;
 
-use super::TICK;
+/// How often to look again.
+const TICK: Duration = Duration::from_millis(100);
 
 /// How often to look for the set.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -42,13 +43,12 @@ impl Gate {
 
     /// Waits until it is open. Returns whether it is, and not told to stop.
     pub(crate) fn pass(&self, stop: &AtomicBool) -> bool {
-        while !stop.load(Ordering::Relaxed) {
-            if self.0.load(Ordering::Relaxed) {
-                return true;
+        while !self.0.load(Ordering::Relaxed) {
+            if !wait(stop, TICK) {
+                return false;
             }
-            thread::sleep(TICK);
         }
-        false
+        !stop.load(Ordering::Relaxed)
     }
 }
 
@@ -82,10 +82,7 @@ fn watch(settings: &Settings, opened: &AtomicBool, stop: &AtomicBool) {
                 }
             }
         }
-        let next = Instant::now() + LOOK_EVERY;
-        while !stop.load(Ordering::Relaxed) && Instant::now() < next {
-            thread::sleep(TICK);
-        }
+        wait(stop, LOOK_EVERY);
     }
 }
 

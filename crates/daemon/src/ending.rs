@@ -17,19 +17,19 @@ pub(crate) const GRACE: Duration = Duration::from_secs(25);
 /// Whether a part of the daemon has panicked.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-pub(super) fn has_panicked() -> bool {
+pub(crate) fn has_panicked() -> bool {
     PANICKED.load(Ordering::Relaxed)
 }
 
 /// Ends the daemon if the thread that holds it panics: what starts it again finds all parts at work
 /// then.
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     part: &'static str,
     stop: Arc<AtomicBool>,
 }
 
 impl Alarm {
-    pub(super) fn new(part: &'static str, stop: &Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(part: &'static str, stop: &Arc<AtomicBool>) -> Self {
         Self { part, stop: Arc::clone(stop) }
     }
 }

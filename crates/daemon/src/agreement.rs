@@ -8,18 +8,19 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 use log::{error, info};
 
 use delayline_broker::ManagementApi;
-use delayline_core::{codec::Level, topology::Topology};
+use delayline_core::{backoff::wait, codec::Level, topology::Topology};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 use delayline_watch::web::Check;
 
-use super::TICK;
+/// How often to look again.
+const TICK: Duration = Duration::from_millis(100);
 
 /// How far apart the clocks may be.
 const APART: SignedDuration = SignedDuration::from_secs(60);
@@ -77,10 +78,7 @@ impl Agreement {
             if api.is_err() {
                 return;
             }
-            let next = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < next {
-                thread::sleep(TICK);
-            }
+            wait(stop, pause);
         }
     }
 
@@ -131,7 +129,7 @@ impl Agreement {
         let mut clean = true;
         while !stop.load(Ordering::Relaxed) {
             if !self.holds() {
-                thread::sleep(TICK);
+                wait(stop, TICK);
                 continue;
             }
             let (pause, done) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use log::{info, warn};
@@ -15,10 +16,11 @@ use log::{info, warn};
 use delayline_admin::gateways_among;
 use delayline_broker::Survey;
 use delayline_client::gateway::{Gateway, GatewayCounters};
-use delayline_core::topology::Topology;
+use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::Settings;
 
-use super::TICK;
+/// How often to look again.
+const TICK: Duration = Duration::from_millis(100);
 
 /// A gateway at work.
 struct Working {
@@ -41,7 +43,7 @@ pub(crate) fn run(
     let (mut last, mut blind, mut clean) = (None, settings.management.is_none(), true);
     while !stop.load(Ordering::Relaxed) {
         let Some(reading) = survey.reading().filter(|reading| last != Some(reading.at)) else {
-            thread::sleep(TICK);
+            wait(stop, TICK);
             continue;
         };
         last = Some(reading.at);

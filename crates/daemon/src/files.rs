@@ -9,7 +9,7 @@ const NEEDED: u64 = 128;
 ///
 /// # Errors
 /// It is too low even so. A daemon would then lack connections here and there, and look healthy.
-pub(crate) fn raise_limit() -> Result<(), String> {
+pub fn raise_limit() -> Result<(), String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Refused where a sandbox forbids it: then the limit stays.
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
