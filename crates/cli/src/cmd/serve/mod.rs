@@ -26,11 +26,8 @@ use delayline_daemon::{Parts, raise_limit};
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::web::Bound;
 
-use crate::{
-    flags::PolicyFile,
-    term::{Code, Failure, Output},
-    values,
-};
+use crate::{flags::PolicyFile, values};
+use delayline_term::{Code, Failure, Output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -14,17 +14,17 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 pub use delayline_admin::{counted, grouped};
-pub(crate) use delayline_admin::{counted_if_known, known};
+pub use delayline_admin::{counted_if_known, known};
 use delayline_settings::Settings;
 
-use crate::term::{ending::nobody_reads, text::terminal};
+use crate::{ending::nobody_reads, text::terminal};
 
 /// The version of everything that is printed as JSON; see docs/reference/json.md for when it changes.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shape {
+pub enum Shape {
     /// For people
     Table,
     /// For scripts
@@ -37,23 +37,24 @@ pub(crate) enum Shape {
 #[derive(Debug)]
 pub struct Output {
     stream: AutoStream<io::Stdout>,
-    pub(crate) json: bool,
+    /// Whether results are JSON.
+    pub json: bool,
     /// The schema of what this command prints as JSON: its name with dashes, `app-list`.
     schema: String,
     /// The line above the next output, on a screen of its own.
     head: Option<String>,
     /// Whether every column of a table is wanted.
-    pub(crate) wide: bool,
+    pub wide: bool,
     /// Whether every detail is wanted.
-    pub(crate) details: bool,
+    pub details: bool,
     /// Whether the reader of the output has ended, as with `| head`, or the terminal was closed. The
     /// command then goes on, and ends with its usual code.
     unread: bool,
 }
 
 /// A value with the name of its schema.
-#[derive(Serialize)]
-pub(crate) struct Marked<'a, T> {
+#[derive(Debug, Serialize)]
+pub struct Marked<'a, T> {
     schema: &'a str,
     schema_version: u32,
     #[serde(flatten)]
@@ -61,21 +62,22 @@ pub(crate) struct Marked<'a, T> {
 }
 
 /// Why a command did nothing.
-#[derive(Serialize, schemars::JsonSchema)]
-pub(crate) struct Problem<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Problem<'a> {
     /// The reason why nothing was changed.
     problem: &'a str,
 }
 
 impl<'a, T> Marked<'a, T> {
-    pub(crate) fn new(schema: &'a str, value: &'a T) -> Self {
+    /// With the version of all schemas.
+    pub fn new(schema: &'a str, value: &'a T) -> Self {
         Self { schema, schema_version: SCHEMA_VERSION, value }
     }
 }
 
 impl Output {
     /// For the command of these words.
-    pub(crate) fn new(shape: Shape, details: bool, command: &[&str]) -> Self {
+    pub fn new(shape: Shape, details: bool, command: &[&str]) -> Self {
         Self {
             stream: anstream::stdout(),
             json: shape == Shape::Json,
@@ -88,7 +90,7 @@ impl Output {
     }
 
     /// Whether the output has no reader.
-    pub(crate) fn is_unread(&self) -> bool {
+    pub fn is_unread(&self) -> bool {
         self.unread
     }
 
@@ -119,7 +121,7 @@ impl Output {
     }
 
     /// Prints why nothing was done: as a line, or as JSON.
-    pub(crate) fn problem(&mut self, reason: &str) -> io::Result<()> {
+    pub fn problem(&mut self, reason: &str) -> io::Result<()> {
         match self.json {
             true => self.json(&Problem { problem: reason }),
             false => self.line(reason),
@@ -128,7 +130,7 @@ impl Output {
 
     /// Prints a JSON object on a line of its own, with the name of its schema. Each command has a
     /// schema in docs/schemas; a test compares all output with it.
-    pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         // Converts to a value, so that each name occurs once: flattened parts may share names.
         let line = serde_json::to_value(Marked::new(&self.schema, value)).map_err(io::Error::other)?;
         self.write(&line.to_string())
@@ -136,12 +138,12 @@ impl Output {
 
     /// Begins a new screen with the next line, if this is a terminal, and puts a line above it:
     /// until there is something new to see, the old one stays.
-    pub(crate) fn next_screen(&mut self, head: impl fmt::Display) {
+    pub fn next_screen(&mut self, head: impl fmt::Display) {
         self.head = Some(head.to_string());
     }
 
     /// Whether standard output is a terminal.
-    pub(crate) fn is_terminal(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         io::stdout().is_terminal()
     }
 
@@ -158,7 +160,7 @@ impl Output {
     }
 
     /// Does work with a progress bar of unknown length, and removes the bar afterwards.
-    pub(crate) fn following<T>(&self, what: &'static str, work: impl FnOnce(&ProgressBar) -> T) -> T {
+    pub fn following<T>(&self, what: &'static str, work: impl FnOnce(&ProgressBar) -> T) -> T {
         let bar = self.progress(Some(0), what);
         let result = work(&bar);
         bar.finish_and_clear();
@@ -166,7 +168,7 @@ impl Output {
     }
 
     /// Does work of unknown duration, with a spinner on standard error if that is a terminal.
-    pub(crate) fn spinning<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    pub fn spinning<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}")).with_message(what);
         bar.enable_steady_tick(Duration::from_millis(100));
         let result = work();
@@ -185,7 +187,7 @@ impl Output {
 }
 
 /// Shows the progress, relative to the total that is known so far.
-pub(crate) fn at(bar: &ProgressBar, done: u64, all: u64) {
+pub fn at(bar: &ProgressBar, done: u64, all: u64) {
     bar.set_length(all.max(done));
     bar.set_position(done);
 }
@@ -208,16 +210,16 @@ fn is_unread(error: &io::Error) -> bool {
 }
 
 /// The report of a command about a set that is not installed.
-pub(crate) fn not_installed(settings: &Settings) -> String {
+pub fn not_installed(settings: &Settings) -> String {
     format!("set `{}` is not installed here; run `{}`", settings.topology.set, settings.command(&["install"]))
 }
 
 /// The first word of a line about a command that had nothing to do.
-pub(crate) fn unchanged() -> String {
+pub fn unchanged() -> String {
     "unchanged".green().bold().to_string()
 }
 
 /// The first words of a line about a dry run.
-pub(crate) fn dry_run() -> String {
+pub fn dry_run() -> String {
     "dry run".yellow().bold().to_string()
 }

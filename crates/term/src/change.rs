@@ -6,14 +6,14 @@ use delayline_admin::{AddedStep, Applied, Waiting};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
-use crate::term::{
-    Code, Failure, Output, ending,
-    output::{counted_if_known, dry_run, unchanged},
+use crate::{
+    code::Code, ending, failure::Failure, output::Output, output::counted_if_known, output::dry_run,
+    output::unchanged,
 };
 
 /// Prints that an application or a gateway is `done`, and each step; or the conflicts. Returns whether
 /// there are none.
-pub(crate) fn made(
+pub fn made(
     what: &str,
     done: &str,
     (outcome, steps, conflicts): (Applied, &[AddedStep], &[String]),
@@ -43,14 +43,14 @@ pub(crate) fn made(
 }
 
 /// Why nothing was removed.
-#[derive(Serialize, schemars::JsonSchema)]
-pub(crate) struct Refused<'a, T> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Refused<'a, T> {
     /// The reasons.
     refused: &'a T,
 }
 
 /// Prints why nothing was removed, and what to do.
-pub(crate) fn refused(
+pub fn refused(
     refusal: &(impl Serialize + fmt::Display),
     advice: &[&str],
     output: &mut Output,
@@ -67,7 +67,7 @@ pub(crate) fn refused(
 }
 
 /// Prints the removed objects, the lost messages, and the objects that were left alone.
-pub(crate) fn removed(
+pub fn removed(
     is_dry_run: bool,
     (removed, discarded, left): (&[String], &[Waiting], &[String]),
     output: &mut Output,
@@ -84,7 +84,7 @@ pub(crate) fn removed(
 }
 
 /// Prints how many messages were lost with queues.
-pub(crate) fn lost(is_dry_run: bool, discarded: &[Waiting], output: &mut Output) -> Result<(), Failure> {
+pub fn lost(is_dry_run: bool, discarded: &[Waiting], output: &mut Output) -> Result<(), Failure> {
     let verb = if is_dry_run { "would be lost" } else { "lost" };
     for waiting in discarded {
         output.line(format!(

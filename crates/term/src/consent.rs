@@ -2,17 +2,17 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use crate::term::{Code, Failure, Output};
+use crate::{code::Code, failure::Failure, output::Output};
 
 /// The flags of commands that destroy messages or rights.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(crate) struct Consent {
+pub struct Consent {
     /// Do not ask
     #[arg(long, conflicts_with = "dry_run")]
     yes: bool,
     /// Only show what would be done
     #[arg(long)]
-    pub(crate) dry_run: bool,
+    pub dry_run: bool,
 }
 
 impl Consent {
@@ -21,7 +21,7 @@ impl Consent {
     ///
     /// # Errors
     /// There is no terminal to ask on, and no `--yes`.
-    pub(crate) fn ask(
+    pub fn ask(
         self,
         output: &mut Output,
         plan: impl FnOnce(&mut Output) -> Result<Code, Failure>,

@@ -4,10 +4,10 @@ use owo_colors::OwoColorize;
 
 use delayline_admin::{Finding, Severity, named};
 
-use crate::term::{Failure, Output, text::readable};
+use crate::{failure::Failure, output::Output, text::readable};
 
 /// Prints findings; with `-v`, every place of each.
-pub(crate) fn show(findings: &[Finding], output: &mut Output) -> Result<(), Failure> {
+pub fn show(findings: &[Finding], output: &mut Output) -> Result<(), Failure> {
     for same in alike(findings) {
         let finding = same[0];
         let sign = match finding.severity {

@@ -27,11 +27,13 @@ impl From<Code> for ExitCode {
 
 impl Code {
     /// The code of two consecutive steps: the more severe code.
-    pub(crate) fn or(self, other: Self) -> Self {
+    pub fn or(self, other: Self) -> Self {
         if other.number() > self.number() { other } else { self }
     }
 
-    pub(crate) fn number(self) -> u8 {
+    /// The number of the process's exit code.
+    #[must_use]
+    pub fn number(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Problem => 1,

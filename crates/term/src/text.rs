@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use crate::term::output::grouped;
 use delayline_admin::counted_if_known;
-pub(crate) use delayline_admin::known as number;
+use delayline_admin::grouped;
+pub use delayline_admin::known as number;
 use delayline_watch::picture::{Forecast, Picture};
 
 /// A time in its largest unit: `4.3 y`, `12 d`, `8 s`.
-pub(crate) fn span(ms: u64) -> String {
+pub fn span(ms: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
     let seconds = ms as f64 / 1_000.0;
     for (size, unit) in [(31_557_600.0, "y"), (86_400.0, "d"), (3_600.0, "h"), (60.0, "min")] {
@@ -21,7 +21,7 @@ pub(crate) fn span(ms: u64) -> String {
 }
 
 /// Something per second; a dash if it is not known.
-pub(crate) fn rate(rate: Option<f64>) -> String {
+pub fn rate(rate: Option<f64>) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
     match rate {
         None => "–".into(),
@@ -34,22 +34,22 @@ pub(crate) fn rate(rate: Option<f64>) -> String {
 }
 
 /// How long ago something was.
-pub(crate) fn ago(now: Timestamp, then: Timestamp) -> String {
+pub fn ago(now: Timestamp, then: Timestamp) -> String {
     span(now.duration_since(then).as_secs().max(0).unsigned_abs() * 1_000)
 }
 
 /// The number of messages, if it is known.
-pub(crate) fn messages(count: Option<u64>) -> String {
+pub fn messages(count: Option<u64>) -> String {
     counted_if_known(count, "message")
 }
 
 /// An estimate, and the number that is certain.
-pub(crate) fn due(forecast: &Forecast) -> String {
+pub fn due(forecast: &Forecast) -> String {
     format!("≈ {} (at least {})", grouped(forecast.estimate), grouped(forecast.at_least))
 }
 
 /// The number of kept messages, and how many of them are new.
-pub(crate) fn kept(count: Option<u64>, new: Option<i64>) -> String {
+pub fn kept(count: Option<u64>, new: Option<i64>) -> String {
     match new.and_then(|new| u64::try_from(new).ok()).filter(|new| *new > 0) {
         Some(new) => format!("{} (▲ {} in the last minute)", number(count), grouped(new)),
         None => number(count),
@@ -57,7 +57,7 @@ pub(crate) fn kept(count: Option<u64>, new: Option<i64>) -> String {
 }
 
 /// Which set and broker are shown, and their state.
-pub(crate) fn place(picture: &Picture) -> String {
+pub fn place(picture: &Picture) -> String {
     let broker = &picture.broker;
     let seen = match (broker.reachable, &broker.version) {
         (true, Some(version)) => format!("RabbitMQ {version} at {}", broker.address),
@@ -74,7 +74,7 @@ pub(crate) fn place(picture: &Picture) -> String {
 }
 
 /// The text about a broker that does not answer.
-pub(crate) fn trouble(picture: &Picture) -> Option<String> {
+pub fn trouble(picture: &Picture) -> Option<String> {
     if picture.broker.reachable {
         return None;
     }
@@ -88,7 +88,7 @@ pub(crate) fn trouble(picture: &Picture) -> Option<String> {
 
 /// A foreign name or text on one line, without characters that control a terminal: applications choose
 /// names and keys.
-pub(crate) fn readable(text: &str) -> String {
+pub fn readable(text: &str) -> String {
     let shown = |character: char| match character {
         '\'' | '"' | '\\' => character.to_string(),
         other => other.escape_debug().to_string(),
@@ -98,7 +98,7 @@ pub(crate) fn readable(text: &str) -> String {
 
 /// Lines for a terminal, in which nothing but our own colours controls it, whatever names are in
 /// them.
-pub(crate) fn terminal(text: &str) -> String {
+pub fn terminal(text: &str) -> String {
     const OURS: [&str; 9] = ["0", "1", "2", "4", "31", "32", "33", "36", "39"];
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;

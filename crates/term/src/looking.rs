@@ -13,10 +13,7 @@ use std::{
 
 use indicatif::ProgressBar;
 
-use crate::term::{
-    Code, Failure,
-    ending::{happened, on_signal},
-};
+use crate::{code::Code, ending::happened, ending::on_signal, failure::Failure};
 
 /// How often to check whether a signal has ended a command that looks at something, and how long
 /// the command may then take to end.
@@ -25,16 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// While a command looks at something. That leaves nothing behind, so that it need not wait for
 /// a broker that gives no answer: after a signal it has some seconds to end in order.
-pub(crate) struct Looking {
+#[derive(Debug)]
+pub struct Looking {
     /// As of [`on_signal`].
-    pub(crate) stop: Arc<AtomicBool>,
+    pub stop: Arc<AtomicBool>,
     /// Dropped when it has looked.
     _until: Sender<()>,
 }
 
 impl Looking {
     /// Until this is dropped, a signal ends the process soon. `bar` is cleared then.
-    pub(crate) fn begin(json: bool, bar: Option<ProgressBar>) -> io::Result<Self> {
+    pub fn begin(json: bool, bar: Option<ProgressBar>) -> io::Result<Self> {
         let stop = on_signal()?;
         let (until, ended) = mpsc::channel();
         thread::Builder::new().name("delayline-looking".into()).spawn(move || {

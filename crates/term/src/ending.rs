@@ -17,7 +17,7 @@ use signal_hook::{
     flag,
 };
 
-use crate::term::Code;
+use crate::code::Code;
 
 /// What signals set, once a command has asked for it.
 struct Asked {
@@ -34,7 +34,7 @@ static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 ///
 /// A command asks for it only once it has something to clean up. Before that, and in all
 /// other commands, the signal ends the process, which shells also count as 130.
-pub(crate) fn on_signal() -> io::Result<Arc<AtomicBool>> {
+pub fn on_signal() -> io::Result<Arc<AtomicBool>> {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(asked) = &*asked {
         // Registered a second time, the first signal would count as a second one.
@@ -57,7 +57,7 @@ pub(crate) fn on_signal() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Whether Ctrl-C or SIGTERM has ended the command.
-pub(crate) fn happened() -> bool {
+pub fn happened() -> bool {
     let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     asked.as_ref().is_some_and(|asked| asked.ended.load(Ordering::Relaxed))
 }
@@ -72,7 +72,7 @@ pub fn on_signal_or_without_reader() -> io::Result<Arc<AtomicBool>> {
 
 /// Ends the process once the other end of its output, or of any of `others`, is closed; for a
 /// command that leaves nothing behind.
-pub(crate) fn end_without_reader(others: Vec<Box<dyn AsFd + Send>>) -> io::Result<()> {
+pub fn end_without_reader(others: Vec<Box<dyn AsFd + Send>>) -> io::Result<()> {
     let ends = std::iter::once(Box::new(io::stdout()) as Box<dyn AsFd + Send>).chain(others);
     when_gone(ends.collect(), || process::exit(0))
 }
@@ -84,7 +84,7 @@ pub fn nobody_reads() -> bool {
 
 /// Whether the other end of a pipe, a socket or a terminal is gone. A terminal that is gone
 /// reports an end of file, as if the user had typed it.
-pub(crate) fn is_gone(end: &impl AsFd) -> bool {
+pub fn is_gone(end: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(end, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default())).is_ok() && has_gone(&polled[0])
 }

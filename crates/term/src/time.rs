@@ -9,16 +9,16 @@ use jiff::{
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 
-use crate::term::Failure;
+use crate::failure::Failure;
 
 /// Reads an instant: `2026-12-24T18:00:00Z`, with any offset or zone; local time without one;
 /// or a time of day alone, which means its next occurrence.
-pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
+pub fn instant(text: &str) -> Result<Timestamp, String> {
     at(text, Timestamp::now(), local_zone)
 }
 
 /// Refuses a time that ends before it begins.
-pub(crate) fn in_order(after: Option<Timestamp>, before: Option<Timestamp>) -> Result<(), Failure> {
+pub fn in_order(after: Option<Timestamp>, before: Option<Timestamp>) -> Result<(), Failure> {
     match (after, before) {
         (Some(after), Some(before)) if before <= after => Err(Failure::usage(format!(
             "--due-before ({}) is not later than --due-after ({}); a time of day alone is the next one, so write \
@@ -147,23 +147,23 @@ fn name(zone: &TimeZone) -> String {
 fn shown(instant: Timestamp) -> Zoned {
     static SAID: Once = Once::new();
     instant.to_zoned(local_zone().unwrap_or_else(|problem| {
-        SAID.call_once(|| crate::term::output::aside(format!("times are shown in UTC: {problem}")));
+        SAID.call_once(|| crate::output::aside(format!("times are shown in UTC: {problem}")));
         TimeZone::UTC
     }))
 }
 
 /// A time of day in local time, with milliseconds.
-pub(crate) fn clock(instant: Timestamp) -> String {
+pub fn clock(instant: Timestamp) -> String {
     shown(instant).strftime("%H:%M:%S%.3f").to_string()
 }
 
 /// The time zone that times are shown in.
-pub(crate) fn zone() -> TimeZone {
+pub fn zone() -> TimeZone {
     shown(Timestamp::now()).time_zone().clone()
 }
 
 /// An instant in full: `2026-12-24 18:00:00 +01:00 Europe/Berlin`.
-pub(crate) fn date(instant: Timestamp) -> String {
+pub fn date(instant: Timestamp) -> String {
     dated(&shown(instant))
 }
 

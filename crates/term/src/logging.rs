@@ -9,7 +9,7 @@ const CAPPED: [&str; 5] = ["amiquip", "mio", "ureq", "ureq_proto", "rustls"];
 
 /// Starts the log: warnings, more with `-v`, or the filter in `DELAYLINE_LOG` in the syntax of
 /// `env_logger`.
-pub(crate) fn start(verbose: u8) {
+pub fn start(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::Warn,
         1 => LevelFilter::Info,

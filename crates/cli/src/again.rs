@@ -10,10 +10,8 @@ use owo_colors::OwoColorize;
 
 use delayline_core::{backoff::wait, codec::Delay};
 
-use crate::{
-    term::{Code, Failure, Output, ending, looking::Looking, text::span, time::clock},
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, ending, looking::Looking, text::span, time::clock};
 
 /// The flag of commands that people watch.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]

@@ -4,23 +4,23 @@ use std::{error::Error, fmt, io};
 
 use delayline_admin::{AdminError, JournalUnread, drain::DrainError};
 use delayline_amqp::AmqpError;
+use delayline_client::recall::RecallError;
 use delayline_node::NodeError;
 use delayline_schedules::ScheduleError;
 use delayline_settings::SettingsError;
 
-use crate::term::{
-    Code, ending,
-    output::{Marked, aside},
-    text::readable,
-};
+use crate::{code::Code, ending, output::Marked, output::aside, text::readable};
 
 /// A line that was not sent, by its number from 1.
 #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
-pub(crate) struct Line {
-    pub(crate) line: u64,
+pub struct Line {
+    /// Its number.
+    pub line: u64,
+    /// The column of the fault, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) column: Option<usize>,
-    pub(crate) error: String,
+    pub column: Option<usize>,
+    /// The fault.
+    pub error: String,
 }
 
 impl fmt::Display for Line {
@@ -46,8 +46,8 @@ pub struct Failure {
 }
 
 /// A failure as JSON.
-#[derive(serde::Serialize, schemars::JsonSchema)]
-pub(crate) struct Said<'a> {
+#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+pub struct Said<'a> {
     /// The reason, and what to do.
     error: &'a str,
     /// The exit code of the command; docs/reference/exit-codes.md.
@@ -70,7 +70,7 @@ impl Failure {
     }
 
     /// Clap's error about wrong arguments, without the colours and the summary of the usage.
-    pub(crate) fn of_usage(error: &clap::Error) -> Self {
+    pub fn of_usage(error: &clap::Error) -> Self {
         let text = error.render().to_string();
         let lines = text.lines().take_while(|line| !line.starts_with("Usage:")).map(str::trim);
         let joined = lines.filter(|line| !line.is_empty()).fold(String::new(), |text, line| match text {
@@ -82,17 +82,17 @@ impl Failure {
     }
 
     /// With the bad lines of an input, which are only printed as JSON.
-    pub(crate) fn with_lines(self, lines: Vec<Line>) -> Self {
+    pub fn with_lines(self, lines: Vec<Line>) -> Self {
         Self { lines: Some(lines), ..self }
     }
 
     /// Whether another attempt cannot help.
-    pub(crate) fn is_for_good(&self) -> bool {
+    pub fn is_for_good(&self) -> bool {
         self.code == Code::Usage
     }
 
     /// Prints why, on standard error.
-    pub(crate) fn say(&self, json: bool) {
+    pub fn say(&self, json: bool) {
         if json {
             let (error, exit_code, lines) = (self.reason.as_str(), self.code.number(), self.lines.as_deref());
             aside(serde_json::json!(Marked::new("error", &Said { error, exit_code, lines })));
@@ -104,7 +104,7 @@ impl Failure {
 
     /// Prints the reason, and returns the exit code. `looks` is whether the command looks at the
     /// set.
-    pub(crate) fn report(mut self, json: bool, looks: bool) -> Code {
+    pub fn report(mut self, json: bool, looks: bool) -> Code {
         if self.no_set && looks {
             self.code = Code::Problem;
         }
@@ -152,6 +152,12 @@ impl From<AdminError> for Failure {
 impl From<AmqpError> for Failure {
     fn from(error: AmqpError) -> Self {
         Self::new(Code::Broker, chain(&error))
+    }
+}
+
+impl From<RecallError> for Failure {
+    fn from(error: RecallError) -> Self {
+        Self::new(Code::Broker, error)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::term::text::readable;
+use crate::text::readable;
 
 /// A table with a header; columns whose header begins with `>` are aligned to
 /// the right.
