@@ -15,7 +15,7 @@ const OF_A_CRATE: usize = 12_000;
 
 /// Files over the limit.
 const FILES: [&str; 6] = [
-    "crates/admin/src/provision/apps/remove.rs",
+    "crates/provision/src/apps/remove.rs",
     "crates/amqp/src/session.rs",
     "crates/broker/src/management/client.rs",
     "crates/broker/src/management/model.rs",
@@ -27,7 +27,7 @@ const FILES: [&str; 6] = [
 const ROOMS: [&str; 3] = ["crates/amqp/src", "crates/cli/src/cmd", "crates/client/src/router"];
 
 /// Crates over the limit.
-const CRATES: [&str; 2] = ["admin", "cli"];
+const CRATES: [&str; 0] = [];
 
 /// Circles of modules, and the number of modules in each.
 const CIRCLES: [(&str, usize); 1] = [("settings", 2)];

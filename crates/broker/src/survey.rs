@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use delayline_core::topology::Topology;
+use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 use jiff::Timestamp;
 
@@ -151,9 +151,8 @@ impl Survey {
         self.kept.store(true, Ordering::Relaxed);
         // It is never joined: it changes nothing, and may be waiting for a silent API.
         thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
+            while wait(&stop, TICK) {
                 survey.read_if_due();
-                thread::sleep(TICK);
             }
         });
     }

@@ -11,7 +11,7 @@ use clap::Args;
 use delayline_core::{retry::Policies, shell, topology::SetName};
 use delayline_settings::{Layers, Settings};
 
-use crate::term::{Code, Failure, Output, logging, output::Shape};
+use delayline_term::{Code, Failure, Output, logging, output::Shape};
 
 /// Flags that every command has: the connection, the settings and the output.
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use crate::{cmd::send::read_json_line, term::time::instant as read_instant};
+use crate::cmd::send::read_json_line;
 use delayline_admin::diagnose;
 use delayline_amqp::frames;
 use delayline_broker::{About, FeatureFlag, NodeInfo, Overview, Policies, Snapshot, unsuitable};
@@ -22,6 +22,7 @@ use delayline_core::{
     topology::{Names, SetName, Topology, TopologySettings, Unit},
 };
 use delayline_settings::{Layers, parse};
+use delayline_term::time::instant as read_instant;
 
 /// A target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));

@@ -2,10 +2,8 @@
 
 use clap::{Args as _, Command};
 
-use crate::{
-    flags::Global,
-    term::{Code, Failure, Output},
-};
+use crate::flags::Global;
+use delayline_term::{Code, Failure, Output};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 a problem was found, 2 wrong usage or an unreadable file, 3 the broker

@@ -1,5 +1,6 @@
 //! The command line: parse, call, print.
 
+mod again;
 mod cmd;
 mod complete;
 mod flags;
@@ -10,13 +11,12 @@ mod help;
 pub mod program;
 #[cfg(test)]
 mod schemas;
-mod term;
 mod tree;
 mod values;
 
 use std::process::ExitCode;
 
-use term::Code;
+use delayline_term::Code;
 use tree::Cli;
 
 /// Runs the command line of this process.

@@ -17,20 +17,11 @@ use delayline_watch::{picture::Picture, web::Health};
 use generate::Printed;
 
 use crate::{
-    cmd::{
-        app, completions, demo, dev, doctor,
-        held::{Discarded, OfKind},
-        key, listen, man, schedule, scheduled, send, serve,
-        set::export::Exported,
-        version,
-    },
-    help,
-    term::{
-        change::Refused,
-        failure,
-        output::{Problem, SCHEMA_VERSION},
-    },
+    cmd::app, cmd::completions, cmd::demo, cmd::dev, cmd::doctor, cmd::held::Discarded, cmd::held::OfKind,
+    cmd::key, cmd::listen, cmd::man, cmd::schedule, cmd::scheduled, cmd::send, cmd::serve,
+    cmd::set::export::Exported, cmd::version, help,
 };
+use delayline_term::{change::Refused, failure, output::Problem, output::SCHEMA_VERSION};
 
 macro_rules! printed {
     ($($name:literal, $description:literal, [$($shape:ty),+];)*) => {

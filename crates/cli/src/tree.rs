@@ -11,16 +11,12 @@ use jiff::Timestamp;
 use delayline_core::codec::{Delay, Tolerance};
 
 use crate::{
-    cmd::{
-        app, completions, demo, dev, doctor, gateway, guard, held, key, listen, man, schedule, scheduled,
-        send, serve,
-        set::{apply, export, install, uninstall, verify},
-        status, transfer, unstick, version,
-    },
-    flags::Global,
-    help,
-    term::{Code, Failure, Output, again, again::Again, output::aside},
+    again, again::Again, cmd::app, cmd::completions, cmd::demo, cmd::dev, cmd::doctor, cmd::gateway,
+    cmd::guard, cmd::held, cmd::key, cmd::listen, cmd::man, cmd::schedule, cmd::scheduled, cmd::send,
+    cmd::serve, cmd::set::apply, cmd::set::export, cmd::set::install, cmd::set::uninstall, cmd::set::verify,
+    cmd::status, cmd::transfer, cmd::unstick, cmd::version, flags::Global, help,
 };
+use delayline_term::{Code, Failure, Output, output::aside};
 
 /// The command line.
 pub(crate) fn command() -> clap::Command {

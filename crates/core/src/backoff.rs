@@ -1,6 +1,26 @@
-//! Pauses between attempts. Pure, except that one kind is random.
+//! Pauses between attempts.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a wait looks whether to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits for this time, or until `stop` is set. Returns whether to go on.
+pub fn wait(stop: &AtomicBool, time: Duration) -> bool {
+    let begun = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let left = time.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(LOOK_EVERY));
+    }
+    false
+}
 
 /// Pauses that double with each attempt that failed, up to a limit.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +61,12 @@ mod tests {
         let pauses =
             [0, 1, 2, 5, 6, 40, u32::MAX].map(|failed| Doubling::RECONNECT.pause(failed).as_millis());
         assert_eq!(pauses, [100, 200, 400, 3_200, 5_000, 5_000, 5_000]);
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_stopped() {
+        assert!(wait(&AtomicBool::new(false), Duration::ZERO));
+        assert!(!wait(&AtomicBool::new(true), Duration::from_secs(3_600)));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -20,6 +19,7 @@ use log::{info, warn};
 use delayline_amqp::{AmqpError, Session};
 use delayline_client::recall::{RecallError, Recaller};
 use delayline_core::{
+    backoff::wait,
     codec::{AppKey, Delay},
     message::Wire,
     topology::Topology,
@@ -122,10 +122,7 @@ impl Scheduler {
                 }
             };
             self.stats.lock().leads = false;
-            let next = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < next {
-                thread::sleep(TICK);
-            }
+            wait(stop, pause);
         }
     }
 

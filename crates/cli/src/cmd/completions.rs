@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap_complete::env::{self, EnvCompleter};
 
-use crate::term::{Code, Failure, Output};
+use delayline_term::{Code, Failure, Output};
 
 /// The variable with which a shell asks; its value is the shell's name. It is none of our
 /// settings, whose names begin with `DELAYLINE_`.

@@ -23,7 +23,7 @@ use delayline_core::{
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
-use crate::term::{Code, Failure, Output, ending, output::counted, table::table};
+use delayline_term::{Code, Failure, Output, ending, output::counted, table::table};
 
 /// The delays to show, in seconds: single levels, and all below 16.
 const DELAYS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 15, 20];

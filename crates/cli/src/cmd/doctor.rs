@@ -8,7 +8,8 @@ use delayline_admin::{self as admin, DoctorOptions, DoctorReport, FindingCode, L
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{Code, Failure, Output, again::Again, findings, output::counted, text::readable};
+use crate::again::Again;
+use delayline_term::{Code, Failure, Output, findings, output::counted, text::readable};
 
 /// Explains each finding.
 

@@ -7,15 +7,10 @@ use delayline_admin::{self as admin, Applied, GatewayAdded, GatewayEntry, Remove
 use delayline_core::topology::{ExchangeKind, Topology};
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output,
-    again::Again,
-    change,
-    consent::Consent,
-    ending, findings,
-    output::{grouped, known, not_installed, unchanged},
-    table::table,
-    text::readable,
+use crate::again::Again;
+use delayline_term::{
+    Code, Failure, Output, change, consent::Consent, ending, findings, output::grouped, output::known,
+    output::not_installed, output::unchanged, table::table, text::readable,
 };
 
 #[derive(Debug, clap::Args)]

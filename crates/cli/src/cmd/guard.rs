@@ -8,15 +8,10 @@ use delayline_admin::{self as admin, Applied, GuardOptions, GuardReport, Layout,
 use delayline_core::{codec::Delay, topology::Topology};
 use delayline_settings::Settings;
 
-use crate::{
-    term::{
-        Code, Failure, Output,
-        consent::Consent,
-        ending,
-        output::{counted, counted_if_known},
-        text::readable,
-    },
-    values,
+use crate::values;
+use delayline_term::{
+    Code, Failure, Output, consent::Consent, ending, output::counted, output::counted_if_known,
+    text::readable,
 };
 
 #[derive(Debug, clap::Args)]

@@ -10,10 +10,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{Code, Failure, Output, time},
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, time};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -19,10 +19,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{Code, Failure, Output, ending, output::aside, text::readable, time::clock},
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, ending, output::aside, text::readable, time::clock};
 
 /// How often an interrupt is looked for.
 const TICK: Duration = Duration::from_millis(100);

@@ -8,10 +8,8 @@ use std::{
 use clap::Command;
 use clap_mangen::Man;
 
-use crate::{
-    help,
-    term::{Code, Failure, Output, output::counted},
-};
+use crate::help;
+use delayline_term::{Code, Failure, Output, output::counted};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -16,16 +16,10 @@ use delayline_schedules::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{
-        Code, Failure, Output,
-        consent::Consent,
-        output::{counted, dry_run, unchanged},
-        table::table,
-        text::readable,
-        time,
-    },
-    values,
+use crate::values;
+use delayline_term::{
+    Code, Failure, Output, consent::Consent, output::counted, output::dry_run, output::unchanged,
+    table::table, text::readable, time,
 };
 
 /// How many occurrences `show` shows.

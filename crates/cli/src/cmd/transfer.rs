@@ -10,15 +10,10 @@ use delayline_admin::{
 use delayline_core::{shell::command, topology::SetName};
 use delayline_settings::{Layers, Settings};
 
-use crate::{
-    term::{
-        Code, Failure, Output,
-        ending::on_signal,
-        output::{at, counted, dry_run, grouped},
-        table::table,
-        text::{self, readable},
-    },
-    values,
+use crate::values;
+use delayline_term::{
+    Code, Failure, Output, ending::on_signal, output::at, output::counted, output::dry_run, output::grouped,
+    table::table, text, text::readable,
 };
 
 #[derive(Debug, clap::Args)]

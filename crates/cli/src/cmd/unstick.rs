@@ -13,13 +13,10 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{
-        Code, Failure, Output,
-        output::{counted, counted_if_known, grouped, unchanged},
-        text::readable,
-    },
-    values,
+use crate::values;
+use delayline_term::{
+    Code, Failure, Output, output::counted, output::counted_if_known, output::grouped, output::unchanged,
+    text::readable,
 };
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! `delayline version`
 
-use crate::term::{Code, Failure, Output};
+use delayline_term::{Code, Failure, Output};
 
 /// The version of the wire contract that this program speaks; see docs/reference/wire-contract.md.
 const WIRE_CONTRACT: u32 = 1;

@@ -7,7 +7,7 @@ use std::{
 
 use regex::Regex;
 
-use crate::cmd::app::snippets::{Snippet, snippets};
+use crate::{cmd::app::snippets::Snippet, cmd::app::snippets::snippets};
 
 /// The words of a command, as a shell would split them, up to the end of the command.
 fn words(line: &str) -> Vec<String> {

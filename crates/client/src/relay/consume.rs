@@ -5,15 +5,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use log::{Level, error, info, log, warn};
 
 use crate::router::RouterBuilder;
 use delayline_amqp::{CRASH, Consumer, Next, Session};
-use delayline_core::{backoff::Doubling, message::Quota};
+use delayline_core::{backoff::Doubling, backoff::wait, message::Quota};
 
 use super::{
     SetAside,
@@ -107,10 +106,7 @@ impl Consuming<'_> {
             let pause = Doubling::RECONNECT.spread(failures);
             log!(loudness(last.as_deref(), &reason), "{reason}; trying again in {pause:?}");
             last = Some(reason);
-            let until = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                thread::sleep(TICK.min(pause));
-            }
+            wait(stop, pause);
         }
         Ok(true)
     }

@@ -5,7 +5,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -13,7 +12,7 @@ use log::{debug, info, warn};
 
 use delayline_broker::ManagementApi;
 use delayline_client::router::{Outcome, Pipeline, Stats};
-use delayline_core::{codec::Shortcut, topology::Names};
+use delayline_core::{backoff::wait, codec::Shortcut, topology::Names};
 use delayline_settings::Settings;
 
 use super::{
@@ -100,10 +99,7 @@ impl Canary {
                 last_reason = reason;
             }
             let pause = if matches!(error, CanaryError::Broker(_)) { PAUSE.0 } else { PAUSE.1 };
-            let until = Instant::now() + pause;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-                thread::sleep(TICK);
-            }
+            wait(stop, pause);
         }
     }
 

@@ -6,9 +6,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use delayline_core::backoff::wait;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -19,9 +20,6 @@ use super::{Level, Verdict};
 
 /// How often a layout is looked at: the management API's numbers are renewed every 5 s.
 const EVERY: Duration = Duration::from_secs(5);
-
-/// How often to check whether to stop.
-const TICK: Duration = Duration::from_millis(250);
 
 /// The levels of another layout at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -166,10 +164,7 @@ pub fn watch_layouts(
         while !stop.load(Ordering::Relaxed) {
             all.iter_mut().for_each(Looking::look);
             *shown.lock().unwrap_or_else(PoisonError::into_inner) = views(&all);
-            let next = Instant::now() + EVERY;
-            while !stop.load(Ordering::Relaxed) && Instant::now() < next {
-                thread::sleep(TICK);
-            }
+            wait(&stop, EVERY);
         }
     });
     seen

@@ -10,11 +10,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    cmd::set::export,
-    term::{Code, Failure, Output},
-    values,
-};
+use crate::{cmd::set::export, values};
+use delayline_term::{Code, Failure, Output};
 
 use super::{
     Powers, Who,

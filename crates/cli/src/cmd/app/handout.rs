@@ -10,11 +10,8 @@ use delayline_broker::ManagementApi;
 use delayline_core::{codec::AppKey, percent, shell::quoted, topology::Topology};
 use delayline_settings::Settings;
 
-use crate::{
-    flags::PolicyFile,
-    term::{Code, Failure, Output, output::not_installed, text::readable},
-    values,
-};
+use crate::{flags::PolicyFile, values};
+use delayline_term::{Code, Failure, Output, output::not_installed, text::readable};
 
 use super::{
     print,

@@ -19,11 +19,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    cmd::held::follow,
-    term::{Code, Failure, Output, again::Again, consent::Consent, ending, output::aside},
-    values,
-};
+use crate::{again::Again, cmd::held::follow, values};
+use delayline_term::{Code, Failure, Output, consent::Consent, ending, output::aside};
 
 pub(crate) use handout::address;
 

@@ -9,10 +9,9 @@ use delayline_admin::{
 use delayline_core::codec::AppKey;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output, change, findings,
-    output::{aside, counted, counted_if_known, dry_run, grouped, known, not_installed, unchanged},
-    table::table,
+use delayline_term::{
+    Code, Failure, Output, change, findings, output::aside, output::counted, output::counted_if_known,
+    output::dry_run, output::grouped, output::known, output::not_installed, output::unchanged, table::table,
     text::readable,
 };
 

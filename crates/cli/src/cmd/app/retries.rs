@@ -10,11 +10,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::term::{
-    Failure, Output,
-    output::{counted, grouped},
-    table::table,
-    text::{readable, span},
+use delayline_term::{
+    Failure, Output, output::counted, output::grouped, table::table, text::readable, text::span,
 };
 
 /// How many attempts of a long schedule are listed.

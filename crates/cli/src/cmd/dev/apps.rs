@@ -13,7 +13,7 @@ use delayline_core::{
 };
 use delayline_settings::read_text;
 
-use crate::term::Failure;
+use delayline_term::Failure;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -24,12 +24,8 @@ use delayline_core::{codec::AppKey, retry::SharedPolicies, shell::quoted, topolo
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 
-use crate::{
-    cmd::app::address,
-    flags::PolicyFile,
-    term::{Code, Failure, Output, ending, output::aside, text::readable},
-    values,
-};
+use crate::{cmd::app::address, flags::PolicyFile, values};
+use delayline_term::{Code, Failure, Output, ending, output::aside, text::readable};
 
 use apps::App;
 

@@ -18,10 +18,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{Code, Failure, Output, again::Again, consent::Consent, ending::on_signal, output, output::aside},
-    values,
-};
+use crate::{again::Again, values};
+use delayline_term::{Code, Failure, Output, consent::Consent, ending::on_signal, output, output::aside};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

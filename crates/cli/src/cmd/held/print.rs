@@ -11,12 +11,9 @@ use delayline_admin::{
 use delayline_core::message::headers;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output, findings,
-    output::{aside, counted, dry_run, grouped, unchanged},
-    table::table,
-    text::{ago, readable},
-    time::date,
+use delayline_term::{
+    Code, Failure, Output, findings, output::aside, output::counted, output::dry_run, output::grouped,
+    output::unchanged, table::table, text::ago, text::readable, time::date,
 };
 
 use super::Kind;
@@ -354,7 +351,7 @@ fn stay(count: u64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::term::output::Shape;
+    use delayline_term::output::Shape;
 
     use super::*;
 

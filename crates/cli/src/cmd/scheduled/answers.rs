@@ -22,12 +22,7 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output,
-    ending::on_signal,
-    output::{aside, grouped},
-    time::date,
-};
+use delayline_term::{Code, Failure, Output, ending::on_signal, output::aside, output::grouped, time::date};
 
 /// How long after it was due a message is looked for, at most, and how often.
 const LATE: Duration = Duration::from_secs(10);
@@ -243,11 +238,5 @@ fn broken(error: &RecallError, left: usize) -> Failure {
             Code::Broker,
             format!("{error}; {} handles failed or are uncertain: recall them again", grouped(left as u64)),
         ),
-    }
-}
-
-impl From<RecallError> for Failure {
-    fn from(error: RecallError) -> Self {
-        Self::new(Code::Broker, error)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use delayline_admin::AdminError;
 
-use crate::term::{Failure, Output, looking::Looking, output::at};
+use delayline_term::{Failure, Output, looking::Looking, output::at};
 
 /// Reads a journal with a progress bar, until it is read or a signal stops it. `work` gets the flag
 /// of that signal, and a callback for the number of messages read and of all messages.

@@ -5,15 +5,10 @@ use owo_colors::OwoColorize;
 use delayline_admin::{Estimated, FoundMessage, JournalRead, ScheduleCount, ScheduleList, ScheduleState};
 use delayline_core::codec::Delay;
 
-use crate::{
-    cmd::held::sample,
-    term::{
-        Code, Failure, Output, findings,
-        output::{counted, grouped},
-        table::table,
-        text::readable,
-        time::date,
-    },
+use crate::cmd::held::sample;
+use delayline_term::{
+    Code, Failure, Output, findings, output::counted, output::grouped, table::table, text::readable,
+    time::date,
 };
 
 fn code(journal: &JournalRead) -> Code {

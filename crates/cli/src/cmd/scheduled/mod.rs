@@ -23,10 +23,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{Code, Failure, Output, time},
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, time};
 
 use journal::reading;
 

@@ -17,14 +17,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{
-        Code, Failure, Output,
-        output::{aside, grouped},
-        time::{self, date},
-    },
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, output::aside, output::grouped, time, time::date};
 
 use super::{answers, journal::reading, list::cut_off};
 

@@ -11,7 +11,7 @@ use delayline_client::{
 use delayline_core::{Message, message::Handle};
 use delayline_settings::Settings;
 
-use crate::term::{Code, Failure};
+use delayline_term::{Code, Failure};
 
 /// How long closing the connection may take after the last confirm.
 const CLOSE: Duration = Duration::from_secs(5);

@@ -14,17 +14,10 @@ use delayline_core::{
 use delayline_settings::Settings;
 
 use crate::{
-    cmd::{
-        scheduled::journal::reading,
-        scheduled::replace::{Replaced, replace},
-    },
-    term::{
-        Code, Failure, Output,
-        output::aside,
-        time::{self, date},
-    },
+    cmd::scheduled::journal::reading, cmd::scheduled::replace::Replaced, cmd::scheduled::replace::replace,
     values,
 };
+use delayline_term::{Code, Failure, Output, output::aside, time, time::date};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

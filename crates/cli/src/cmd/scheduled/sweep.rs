@@ -6,13 +6,9 @@ use delayline_admin::{self as admin, PendingRecall, PendingRecalls, SweepOptions
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output,
-    ending::on_signal,
-    findings,
-    output::{counted, dry_run, grouped, unchanged},
-    table::table,
-    time::date,
+use delayline_term::{
+    Code, Failure, Output, ending::on_signal, findings, output::counted, output::dry_run, output::grouped,
+    output::unchanged, table::table, time::date,
 };
 
 #[derive(Debug, clap::Args)]

@@ -14,7 +14,8 @@ use delayline_core::{
     topology::Unit,
 };
 
-use crate::{cmd::send::problem::Problem, term::time};
+use crate::cmd::send::problem::Problem;
+use delayline_term::time;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 

@@ -11,13 +11,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    cmd::{scheduled::cut_off, scheduled::journal::reading, scheduled::replace::replace},
-    term::{
-        Code, Failure, Output,
-        output::{aside, grouped},
-    },
-};
+use crate::{cmd::scheduled::cut_off, cmd::scheduled::journal::reading, cmd::scheduled::replace::replace};
+use delayline_term::{Code, Failure, Output, output::aside, output::grouped};
 
 use super::report::{Report, Sent};
 

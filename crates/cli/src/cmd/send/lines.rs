@@ -12,9 +12,9 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use crate::cmd::send::{
-    input::{Format, Template},
-    problem::{Problem, Problems},
+use crate::{
+    cmd::send::input::Format, cmd::send::input::Template, cmd::send::problem::Problem,
+    cmd::send::problem::Problems,
 };
 
 /// The longest line that is read, in bytes. No broker accepts a larger message unless it is

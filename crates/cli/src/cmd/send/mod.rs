@@ -31,14 +31,8 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{
-    term::{
-        Code, Failure, Output, ending,
-        output::{aside, counted},
-        time,
-    },
-    values,
-};
+use crate::values;
+use delayline_term::{Code, Failure, Output, ending, output::aside, output::counted, time};
 
 use input::{Format, Past, Template, not_past};
 use instead::send_instead;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::term::{failure::Line, output::aside};
+use delayline_term::{failure::Line, output::aside};
 
 /// How many bad lines are listed.
 const SHOWN: usize = 20;

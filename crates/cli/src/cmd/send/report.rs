@@ -9,14 +9,8 @@ use serde::Serialize;
 use delayline_client::router::{Cause, Outcome, Receipt};
 use delayline_settings::Settings;
 
-use crate::{
-    cmd::scheduled::replace::Left,
-    term::{
-        Failure, Output,
-        output::{aside, counted, grouped},
-        text, time,
-    },
-};
+use crate::cmd::scheduled::replace::Left;
+use delayline_term::{Failure, Output, output::aside, output::counted, output::grouped, text, time};
 
 use super::{instead::NOTHING, problem::Problems};
 

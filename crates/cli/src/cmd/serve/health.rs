@@ -5,7 +5,7 @@ use owo_colors::OwoColorize;
 use delayline_settings::WebSettings;
 use delayline_watch::web::{HealthError, ask};
 
-use crate::term::{Code, Failure, Output, text::readable};
+use delayline_term::{Code, Failure, Output, text::readable};
 
 /// Asks the daemon that runs whether it is ready.
 pub(crate) fn run(settings: &WebSettings, output: &mut Output) -> Result<Code, Failure> {

@@ -1,15 +1,7 @@
 //! `delayline serve`
 
-mod agreement;
-mod checkup;
-mod ending;
-mod files;
-mod gateways;
 mod health;
-mod readiness;
-mod site;
 pub(crate) mod user;
-mod waiting;
 
 use std::{
     path::Path,
@@ -18,8 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    thread,
 };
 
 use log::{error, info, warn};
@@ -28,30 +19,15 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use delayline_admin::{Layout, Sweeper, Unsticker};
-use delayline_broker::Survey;
+use delayline_admin::Layout;
 use delayline_client::retry::Service;
 use delayline_core::retry::SharedPolicies;
-use delayline_schedules::Scheduler;
+use delayline_daemon::{Parts, raise_limit};
 use delayline_settings::{Settings, WebSettings};
-use delayline_watch::{
-    canary::Canary,
-    picture::Watch,
-    web::{Bound, Server, Site, WebError},
-};
+use delayline_watch::web::Bound;
 
-use crate::{
-    flags::PolicyFile,
-    term::{Code, Failure, Output},
-    values,
-};
-
-use agreement::Agreement;
-use ending::{Alarm, GRACE, end_by, has_panicked};
-use waiting::Gate;
-
-/// How often a daemon without a retry service checks whether to stop.
-const TICK: Duration = Duration::from_millis(100);
+use crate::{flags::PolicyFile, values};
+use delayline_term::{Code, Failure, Output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -189,7 +165,7 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
              unsticking, and no sweeping",
         ));
     }
-    files::raise_limit().map_err(Failure::usage)?;
+    raise_limit().map_err(Failure::usage)?;
     let file = args.policies.file();
     let policies = SharedPolicies::new(args.policies.load()?);
     let bound = Bound::of(&settings.web).map_err(Failure::usage)?;
@@ -216,160 +192,21 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
             }
         })
     };
-    let counters = site::Counters::new(!args.no_retry, !args.no_gateways, !args.no_sweep, !args.no_schedules);
-    let survey = Arc::new(Survey::new(&settings));
-    survey.keep(&stop);
-    let agreement = Agreement::watched(&settings, &stop);
-    // Without a page, the layouts would not be shown.
-    let gate = match settings.layouts.is_empty() || bound.is_none() {
-        true => Gate::open(),
-        false => Gate::closed(&settings, &stop),
+    let parts = Parts {
+        retries: (!args.no_retry).then_some((policies, args.prefetch)),
+        gateways: !args.no_gateways,
+        schedules: !args.no_schedules,
+        sweeping: !args.no_sweep,
+        unsticking: (!args.no_unstick).then_some(args.pause_blocking),
     };
-    let canary = settings.canary.enabled.then(|| run_canary(&settings, &counters, &gate, &stop));
-    let unsticker = (!args.no_unstick)
-        .then(|| unstick((&settings, &survey), args.pause_blocking, &counters, &gate, &stop));
-    let sweeper = (!args.no_sweep).then(|| sweep(&settings, &counters, (&gate, &agreement), &stop));
-    let gateways = (!args.no_gateways)
-        .then(|| run_gateways((&settings, &survey), &counters, (&gate, &agreement), &stop));
-    let schedules = (!args.no_schedules).then(|| publish(&settings, &counters, (&gate, &agreement), &stop));
-    let watch = bound.is_some().then(|| site::watch(&settings, &survey, &counters, &stop));
-    let live = watch.as_ref().map(Watch::live);
-    let site = live.map(|live| site::site(&counters, &live, &agreement));
-    let web = bound.zip(site).map(|(bound, site)| open(bound, &settings, site));
-    // Even so, each part cleans up: a policy of the unsticker may be set already.
-    let (web, no_web) = match web.transpose() {
-        Ok(web) => (web, None),
-        Err(error) => {
-            stop.store(true, Ordering::Relaxed);
-            (None, Some(error))
-        }
-    };
-    let retries = (!args.no_retry).then(|| {
-        let (retries, stats) = counters.of_retries();
-        let service = Service::new(settings.router().counting(stats), policies)
-            .with_prefetch(args.prefetch)
-            .counting(retries);
-        acting(&gate, &agreement, &stop, move |stop| service.run(stop))
-    });
-    while !stop.load(Ordering::Relaxed) && !retries.as_ref().is_some_and(JoinHandle::is_finished) {
-        thread::sleep(TICK);
-    }
-    let deadline = Instant::now() + GRACE;
-    let ended = |part, thread: JoinHandle<bool>| end_by(deadline, part, thread).unwrap_or(false);
-    let clean = retries.is_none_or(|thread| ended("the retry service", thread));
-    let clean = gateways.is_none_or(|thread| ended("the service for gateways", thread)) && clean;
-    let clean = schedules.is_none_or(|thread| ended("publishing schedules", thread)) && clean;
-    drop((web, watch));
-    let _ = canary.and_then(|thread| end_by(deadline, "the canary", thread));
-    let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
-    let _ = sweeper.and_then(|thread| end_by(deadline, "sweeping", thread));
+    let ended = delayline_daemon::run(&settings, &parts, bound, &stop);
     handle.close();
     let _ = listener.join();
-    match no_web {
-        Some(error) => Err(Failure::new(Code::Problem, error)),
-        None if clean && !has_panicked() => Ok(Code::Done),
-        None => Ok(Code::Problem),
+    match ended {
+        Ok(true) => Ok(Code::Done),
+        Ok(false) => Ok(Code::Problem),
+        Err(error) => Err(Failure::new(Code::Problem, error)),
     }
-}
-
-fn run_canary(
-    settings: &Settings,
-    counters: &site::Counters,
-    gate: &Gate,
-    stop: &Arc<AtomicBool>,
-) -> JoinHandle<()> {
-    let (stats, watched) = counters.of_canary();
-    let settings = settings.clone();
-    // Until the set exists, the canary is off, and not overdue.
-    behind(gate, stop, move |stop| Canary::new(settings, stats, watched).run(stop))
-}
-
-fn unstick(
-    (settings, survey): (&Settings, &Arc<Survey>),
-    most_paused: usize,
-    counters: &site::Counters,
-    gate: &Gate,
-    stop: &Arc<AtomicBool>,
-) -> JoinHandle<()> {
-    let unsticker =
-        Unsticker::new(settings.clone(), Arc::clone(survey), counters.of_unsticker()).pausing(most_paused);
-    // Policies that it set are deleted before the process ends.
-    behind(gate, stop, move |stop| unsticker.run(stop))
-}
-
-fn sweep(
-    settings: &Settings,
-    counters: &site::Counters,
-    (gate, agreement): (&Gate, &Agreement),
-    stop: &Arc<AtomicBool>,
-) -> JoinHandle<bool> {
-    let (settings, stats) = (settings.clone(), counters.of_sweeper());
-    acting(gate, agreement, stop, move |stop| {
-        Sweeper::new(settings.clone(), Arc::clone(&stats)).run(stop);
-        true
-    })
-}
-
-fn publish(
-    settings: &Settings,
-    counters: &site::Counters,
-    (gate, agreement): (&Gate, &Agreement),
-    stop: &Arc<AtomicBool>,
-) -> JoinHandle<bool> {
-    let (settings, stats) = (settings.clone(), counters.of_schedules());
-    acting(gate, agreement, stop, move |stop| {
-        Scheduler::new(settings.clone(), Arc::clone(&stats)).run(stop);
-        true
-    })
-}
-
-fn run_gateways(
-    (settings, survey): (&Settings, &Arc<Survey>),
-    counters: &site::Counters,
-    (gate, agreement): (&Gate, &Agreement),
-    stop: &Arc<AtomicBool>,
-) -> JoinHandle<bool> {
-    let (settings, survey, counters) = (settings.clone(), Arc::clone(survey), counters.of_gateways());
-    acting(gate, agreement, stop, move |stop| gateways::run(&settings, &survey, &counters, stop))
-}
-
-/// Does something that depends on the time, once the gate is open.
-fn acting(
-    gate: &Gate,
-    agreement: &Agreement,
-    stop: &Arc<AtomicBool>,
-    work: impl Fn(&AtomicBool) -> bool + Send + 'static,
-) -> JoinHandle<bool> {
-    let (gate, agreement, stop) = (gate.clone(), agreement.clone(), Arc::clone(stop));
-    thread::spawn(move || {
-        let _alarm = Alarm::new("a service", &stop);
-        !gate.pass(&stop) || agreement.run_while(&stop, work)
-    })
-}
-
-/// Does something once the gate is open.
-fn behind(
-    gate: &Gate,
-    stop: &Arc<AtomicBool>,
-    work: impl FnOnce(&AtomicBool) + Send + 'static,
-) -> JoinHandle<()> {
-    let (gate, stop) = (gate.clone(), Arc::clone(stop));
-    thread::spawn(move || {
-        let _alarm = Alarm::new("a part of it", &stop);
-        if gate.pass(&stop) {
-            work(&stop);
-        }
-    })
-}
-
-fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {
-    let address = bound.address();
-    if !settings.web.explicit && settings.web.listen != Some(address) {
-        warn!("another process has {}", WebSettings::LISTEN);
-    }
-    let server = bound.serve(site)?;
-    info!("page at http://{address}/, metrics at http://{address}/metrics");
-    Ok(server)
 }
 
 fn reload(file: Option<&Path>, policies: &SharedPolicies) {

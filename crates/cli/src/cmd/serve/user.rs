@@ -4,7 +4,7 @@ use delayline_admin::{self as admin, Applied};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{Code, Failure, Output, change};
+use delayline_term::{Code, Failure, Output, change};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

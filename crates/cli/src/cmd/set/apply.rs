@@ -11,12 +11,9 @@ use delayline_schedules::Changed;
 use delayline_settings::Settings;
 
 use super::install::switched;
-use crate::term::{
-    Code, Failure, Output,
-    consent::Consent,
-    ending,
-    output::{at, counted, dry_run, grouped, unchanged},
-    text::readable,
+use delayline_term::{
+    Code, Failure, Output, consent::Consent, ending, output::at, output::counted, output::dry_run,
+    output::grouped, output::unchanged, text::readable,
 };
 
 #[derive(Debug, clap::Args)]

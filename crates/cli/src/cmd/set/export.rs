@@ -8,7 +8,7 @@ use delayline_admin::{Export, Platform};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{Code, Failure, Output};
+use delayline_term::{Code, Failure, Output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

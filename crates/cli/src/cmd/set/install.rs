@@ -7,9 +7,9 @@ use delayline_broker::earlier_remedy;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output, findings,
-    output::{counted, counted_if_known, dry_run, grouped, unchanged},
+use delayline_term::{
+    Code, Failure, Output, findings, output::counted, output::counted_if_known, output::dry_run,
+    output::grouped, output::unchanged,
 };
 
 #[derive(Debug, clap::Args)]

@@ -4,12 +4,9 @@ use delayline_admin::{self as admin, Refusal, UninstallReport};
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output, change,
-    consent::Consent,
-    ending, findings,
-    output::{counted, dry_run, unchanged},
-    text::readable,
+use delayline_term::{
+    Code, Failure, Output, change, consent::Consent, ending, findings, output::counted, output::dry_run,
+    output::unchanged, text::readable,
 };
 
 #[derive(Debug, clap::Args)]

@@ -7,12 +7,8 @@ use delayline_broker::Difference;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
-use crate::term::{
-    Code, Failure, Output,
-    again::Again,
-    findings,
-    output::{counted, not_installed},
-};
+use crate::again::Again;
+use delayline_term::{Code, Failure, Output, findings, output::counted, output::not_installed};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

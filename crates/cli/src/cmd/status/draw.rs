@@ -9,11 +9,11 @@ use ratatui::{
     widgets::{Paragraph, Wrap},
 };
 
-use crate::term::output::grouped;
 use delayline_admin::Severity;
+use delayline_term::output::grouped;
 use delayline_watch::picture::{LayoutView, Level, Picture, Verdict};
 
-use crate::term::text;
+use delayline_term::text;
 
 use super::layout;
 

@@ -5,12 +5,7 @@ use delayline_core::shell::command;
 use delayline_settings::Settings;
 use owo_colors::OwoColorize;
 
-use crate::term::{
-    Code, Failure, Output, findings,
-    output::counted,
-    table::table,
-    text::{self, readable},
-};
+use delayline_term::{Code, Failure, Output, findings, output::counted, table::table, text, text::readable};
 
 pub(crate) fn run(layout: &Layout, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let status = admin::layout_status(settings, layout)?;

@@ -14,14 +14,8 @@ use delayline_core::topology::{SetName, Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, RecallView, Sources};
 
-use crate::term::{
-    Code, Failure, Output,
-    again::Again,
-    findings,
-    output::{counted, grouped},
-    table::table,
-    text,
-};
+use crate::again::Again;
+use delayline_term::{Code, Failure, Output, findings, output::counted, output::grouped, table::table, text};
 
 /// How long it waits for the management API's first answer. Without a first answer, it does not wait
 /// for others.

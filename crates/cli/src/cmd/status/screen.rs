@@ -21,7 +21,7 @@ use delayline_admin::{Layout, RecallStats, Sweeper};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Sources, Watch, watch_layouts};
 
-use crate::term::{Code, Failure, ending};
+use delayline_term::{Code, Failure, ending};
 
 use super::draw;
 

@@ -1,0 +1,8 @@
+//! The set itself: install, uninstall, shortcuts on and off.
+
+mod install;
+mod shortcuts;
+mod uninstall;
+
+pub use install::{InstallReport, install};
+pub use uninstall::{Refusal, UninstallReport, plan_uninstall, uninstall};
