@@ -21,6 +21,9 @@ const Longest = (1<<28 - 1) * time.Second
 // Failure is the header with the reason why a message was parked.
 const Failure = "delayline-failure"
 
+// LastFailed is the header with the time at which a message was parked, in milliseconds since the epoch.
+const LastFailed = "delayline-last-failed"
+
 var handle = regexp.MustCompile(`^delay(?:\.[01]{4}){7}\.(.+)\.~\.[A-Za-z0-9_-]{1,64}$`)
 
 // Topic is where to publish a message for an application, which gets it after a delay, rounded up to seconds.
@@ -106,6 +109,7 @@ func (m marshaler) Marshal(msg *message.Message) (rabbit.Publishing, error) {
 	}
 	if m.parks {
 		publishing.Headers[Failure] = msg.Metadata[middleware.ReasonForPoisonedKey]
+		publishing.Headers[LastFailed] = time.Now().UnixMilli()
 	}
 	publishing.MessageId = msg.UUID
 	return publishing, err

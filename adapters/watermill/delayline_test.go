@@ -153,6 +153,9 @@ func TestWhatIsFinalIsParked(t *testing.T) {
 	if parked.RoutingKey != "billing" || parked.MessageId != sent.UUID || parked.Headers[Failure] != errStolen.Error() {
 		t.Fatalf("%+v", parked)
 	}
+	if at, ok := parked.Headers[LastFailed].(int64); !ok || time.Since(time.UnixMilli(at)) > patience {
+		t.Errorf("%+v", parked.Headers)
+	}
 	for name := range parked.Headers {
 		if strings.HasPrefix(name, "x-") {
 			t.Errorf("%s was sent again", name)

@@ -13,7 +13,7 @@ use delayline_core::{
 };
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
-use predicates::str::contains;
+use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -37,14 +37,23 @@ fn write(path: &Path, teams: usize, first_user: &str, landing: &[usize]) {
     fs::write(path, text).unwrap();
 }
 
-fn send(settings: &Settings, key: &str, count: usize) {
+fn send(settings: &Settings, key: &str, seconds: u64, count: usize) {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     for number in 0..count {
-        let message = Message::after(app(key), Delay::from_seconds(1).unwrap(), number.to_string());
+        let message = Message::after(app(key), Delay::from_seconds(seconds).unwrap(), number.to_string());
         assert!(pipeline.push((), message).is_none_or(|outcome| outcome.result.is_ok()));
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
+}
+
+/// The seconds in the condition of the alert for stuck levels, and how long it must hold.
+fn alert() -> (f64, String) {
+    let rules = include_str!("../../packaging/prometheus/alerts.yml");
+    let (_, after) = rules.split_once("delayline_level_held_up_seconds > ").unwrap();
+    let mut lines = after.lines();
+    let seconds = lines.next().unwrap().parse().unwrap();
+    (seconds, lines.next().unwrap().trim().strip_prefix("for: ").unwrap().to_owned())
 }
 
 /// The longest time for which a level has been stuck, as the alert reads it.
@@ -85,6 +94,8 @@ fn every_step_has_the_expected_result() {
 
     // Monday: a company's policy for every queue. The installation reports its effect, and verify fails.
     policy(&node, ("company", 1), ".*", json!({ "max-length": 100_000 }));
+    write(&path, TEAMS, "team-0", &[]);
+    run(&["diff", platform]).assert().code(1).stdout(contains("warning:").and(contains("policy `company`")));
     let said = stdout(&mut run(&["install"]));
     assert!(said.contains("policy `company`") && said.contains("set_policy"), "{said}");
     run(&["verify"]).assert().code(1).stdout(contains("company"));
@@ -92,7 +103,6 @@ fn every_step_has_the_expected_result() {
     run(&["verify"]).assert().success();
 
     // Forty applications by file.
-    write(&path, TEAMS, "team-0", &[]);
     stdout(&mut run(&["apply", platform]));
     run(&["diff", platform]).assert().success();
     let mut daemon = Daemon::start(&settings, &management, &[]);
@@ -121,7 +131,7 @@ fn every_step_has_the_expected_result() {
     let mut session = Session::open(&settings.broker).unwrap();
     let depth = |session: &mut Session, queue: &str| session.queue_depth(queue).unwrap().unwrap().ready;
     let accepted = depth(&mut session, "team-1");
-    send(&settings, "team-1", 100);
+    send(&settings, "team-1", 1, 100);
     let begun = Instant::now();
     let after = |what: &str| println!("{:>4.0} s: {what}", begun.elapsed().as_secs_f64());
     eventually_seen(
@@ -142,16 +152,18 @@ fn every_step_has_the_expected_result() {
         |verdict| verdict["severity"] == "problem" && verdict.to_string().contains("stuck"),
     );
     after("status shows it");
-    eventually_seen("the daemon counts the time", || stuck_seconds(&daemon), |seconds| *seconds > 0.0);
-    after("the time begins to count that the alert reads");
+    let (least, lasting) = alert();
+    let holds = |seconds: &f64| *seconds > least;
+    eventually_seen("the alert's condition holds", || stuck_seconds(&daemon), holds);
+    after(&format!("the alert's condition holds; it fires after {lasting}"));
     write(&path, TEAMS - 1, "first", &[1]);
     let said = stdout(&mut run(&["apply", platform]));
     assert!(said.contains("in place of queue `team-1`"), "{said}");
     after("the landing queue is there");
-    send(&settings, "team-2", 10);
+    send(&settings, "team-2", 1, 10);
     eventually("others get their messages", || depth(&mut session, "team-2") == 10);
     after("others get their messages");
-    eventually_seen("the alert clears", || stuck_seconds(&daemon), |seconds| *seconds == 0.0);
+    eventually_seen("the alert clears", || stuck_seconds(&daemon), |seconds| !holds(seconds));
     after("the alert's condition is gone");
     http(&node, "DELETE", &format!("policies/{vhost}/full"), &Json::Null);
     // The broker notices a changed limit only when a message is consumed.
@@ -163,6 +175,15 @@ fn every_step_has_the_expected_result() {
         }
     }
     drop(consumer);
+    // The limit is gone, and so is the landing queue.
+    write(&path, TEAMS - 1, "first", &[]);
+    let said = stdout(&mut run(&["apply", platform]));
+    assert!(said.contains("in place of queue `delay.landing.team-1`"), "{said}");
+    eventually("the landing queue is removed", || {
+        stdout(&mut run(&["apply", platform]));
+        session.queue_depth("delay.landing.team-1").unwrap().is_none()
+    });
+    run(&["diff", platform]).assert().success();
 
     // Thursday: the node is killed, and a level is deleted by mistake.
     node.write_down_queues().unwrap();
@@ -202,7 +223,8 @@ fn every_step_has_the_expected_result() {
     let queues = || api.queues(&settings.broker.vhost).unwrap();
     let consumed = |queue: &QueueInfo| topology.names().is_canary(&queue.name) && queue.consumers != Some(0);
     eventually("the canaries have ended", || !queues().iter().any(consumed));
-    run(&["uninstall", "--yes"]).assert().code(1).stdout(contains("delay.landing.team-1"));
+    send(&settings, "team-2", 1 << 14, 1);
+    run(&["uninstall", "--yes"]).assert().code(1).stdout(contains("delay.level.14"));
     stdout(&mut run(&["uninstall", "--force", "--yes"]));
     let left = queues();
     let left: Vec<_> = left.iter().map(|queue| &queue.name).filter(|it| it.starts_with("delay.")).collect();

@@ -177,6 +177,7 @@ fn the_number_of_replicas_in_effect_is_accepted_and_another_is_one_conflict() {
     let report =
         admin::install(&asked, &topology(&asked), false, || panic!("an object was declared")).unwrap();
     let [conflict] = report.conflicts.as_slice() else { panic!("{report:?}") };
+    assert_eq!(report.unsuitable, []);
     let text = conflict.to_string();
     assert!(text.contains("and 28 more: `replicas` should be 3, but is 1; leave out"), "{text}");
     // The different number does not prevent a removal, either.

@@ -55,5 +55,6 @@ pub(crate) mod uncarried;
 mod uncounted;
 mod uninstall;
 pub(crate) mod unstick;
+mod upgrade;
 mod verify;
 mod versions;

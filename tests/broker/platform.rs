@@ -122,6 +122,22 @@ fn if_one_thing_is_in_the_way_nothing_is_changed() {
 }
 
 #[test]
+fn another_number_of_replicas_is_one_conflict_for_all_queues() {
+    let settings = installed(1_000);
+    let apps = "[sets.delay.apps.first]\nno_user = true\n[sets.delay.apps.second]\nno_user = true\n";
+    applied(&settings, apps);
+    let conflicts = eventually_seen(
+        "the broker reports the members of its queues",
+        || {
+            let report = applied(&settings, &format!("[sets.delay]\nreplicas = 3\n{apps}"));
+            report.conflicts().map(|conflict| conflict.to_string()).collect::<Vec<_>>()
+        },
+        |conflicts| conflicts.len() == 1,
+    );
+    assert!(conflicts[0].contains("`replicas` should be 3, but is 1; leave out"), "{conflicts:?}");
+}
+
+#[test]
 fn objects_outside_the_file_are_removed_only_on_request_and_without_loss() {
     let settings = vhost().set("unit_ms", "10").build().unwrap();
     let two = "[sets.delay.apps.kept]\nno_user = true\n[sets.delay.apps.old]\nno_user = true\n";

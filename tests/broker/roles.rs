@@ -165,7 +165,7 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
     let (name, app) = (format!("daemon-{vhost}"), common::app("billing"));
     let make = || {
         let password = Some(delayline_amqp::broker::Secret::new(&*name));
-        admin::add_daemon_user(&root, &topology, (&name, password), false).unwrap()
+        admin::add_daemon_user(&root, &topology, (&name, password), None, false).unwrap()
     };
     assert_eq!(make().outcome, Applied::Installed);
     assert_eq!(make().outcome, Applied::Unchanged);
@@ -174,11 +174,15 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
     let report = make();
     assert!(report.steps.iter().any(|step| step.replaces.is_some()), "{report:?}");
     // The document has what it made.
-    let commands = admin::daemon_user_commands(&root, &topology, &name).unwrap();
+    let commands = admin::daemon_user_commands(&root, &topology, &name, false).unwrap();
     let [configure, write, read, tags] = roles().remove("daemon").unwrap();
     let write = write.replace(r"))?\z", r"))?|late\.orders)\z").replacen('^', "^(", 1);
     assert!(commands[3].ends_with(&format!("'{configure}' '{write}' '{read}'")), "{commands:?}\n{write}");
     assert!(commands[1].ends_with(&tags.replace(',', " ")), "{commands:?}");
+    let commands = admin::daemon_user_commands(&root, &topology, &name, true).unwrap();
+    let [configure, write, read, _] = roles().remove("pausing daemon").unwrap();
+    let write = write.replace("|billing)", ")").replace("|amq", r"|late\.orders|amq");
+    assert!(commands[3].ends_with(&format!("'{configure}' '{write}' '{read}'")), "{commands:?}\n{write}");
 
     // Retries, parking, the canary, the page, and a gateway.
     let inbox = common::Inbox::open(&root, "billing");

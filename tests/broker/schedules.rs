@@ -266,7 +266,7 @@ fn of_two_daemons_either_may_be_killed() {
     let settings = installed(10);
     let mut inbox = billing(&settings);
     let user = format!("daemon-of-{}", settings.broker.vhost);
-    admin::add_daemon_user(&settings, &topology(&settings), (&user, Some(Secret::new(&user))), false)
+    admin::add_daemon_user(&settings, &topology(&settings), (&user, Some(Secret::new(&user))), None, false)
         .unwrap();
     let mut spec = every(50);
     (spec.ahead, spec.missed) = (delay(400), Missed::All);

@@ -65,7 +65,9 @@ fn a_gateway_needs_its_set_and_what_applications_leave_is_named() {
     let left = format!(
         "application `billing`: queue `billing` and permissions of user `{user}`; {command} removes them"
     );
-    assert_eq!(report.left, [left]);
+    assert_eq!(report.left, [&*left]);
+    let again = admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().unwrap();
+    assert_eq!((again.removed, again.left), (Vec::new(), vec![left]));
     let mut session = Session::open(&settings.broker).unwrap();
     for gone in ["delay.gateway.orders", "delay.gateway-due.orders"] {
         assert!(session.queue_depth(gone).unwrap().is_none(), "{gone}");

@@ -176,6 +176,7 @@ fn wrong_usage_says_what_to_do() {
     for (arguments, words) in [
         (&["check", "billing"][..], "DELAYLINE_APP_PASSWORD"),
         (&["add", "billing", "--publish-only", "--landing"], "--publish-only"),
+        (&["add", "billing", "--to-queue", "in", "--landing", "false"], "exclude each other"),
         (&["add", "billing", "--queue", "delay.level.03"], "belongs to the set"),
         (&["add", "billing", "--to-exchange", "delay"], "belongs to the set"),
         (&["add", "billing", "--landing", "--queue-type", "classic"], "quorum"),

@@ -111,6 +111,7 @@ def test_what_is_parked_does_not_come_back(admin: Any) -> None:
     parked = get(admin, "delay.parked")
     assert parked.delivery_info["routing_key"] == "billing"
     assert parked.headers["delayline-failure"] == "the card is stolen"
+    assert time.time() - parked.headers["delayline-last-failed"] / 1000 < PATIENCE
     assert (parked.headers["id"], parked.headers["task"]) == (result.id, once.name)
     assert not [name for name in parked.headers if name.startswith("x-")]
     note.delay("after it")

@@ -113,6 +113,7 @@ def test_what_an_actor_throws_is_parked(admin: Any) -> None:
     assert came.get(timeout=PATIENCE)[0] == "final"
     method, properties = get(admin, "delay.parked")
     assert (method.routing_key, properties.message_id) == ("billing", sent.message_id)
+    assert time.time() - properties.headers.pop("delayline-last-failed") / 1000 < PATIENCE
     assert properties.headers == {"delayline-failure": "Stolen: the card is stolen"}
     note.send("after it")
     assert came.get(timeout=PATIENCE) == "after it"

@@ -86,7 +86,10 @@ final class DelaylineTransport implements TransportInterface
 
             return;
         }
-        $headers = ['delayline-failure' => $error->getExceptionMessage()];
+        $headers = [
+            'delayline-failure' => $error->getExceptionMessage(),
+            'delayline-last-failed' => (int) (microtime(true) * 1000),
+        ];
         $this->parked->send(self::anew($envelope->withoutAll(ErrorDetailsStamp::class), $this->appKey, $headers));
         $this->delayed->ack($envelope);
     }

@@ -117,6 +117,7 @@ final class DelaylineTransportTest extends TestCase
         $parked = self::of('delay.parked');
         self::assertSame('billing', $parked->getRoutingKey());
         self::assertSame('the card is stolen', $parked->getHeader('delayline-failure'));
+        self::assertEqualsWithDelta(time(), $parked->getHeader('delayline-last-failed') / 1000, 300);
         self::assertFalse($parked->hasHeader('x-death'));
         $envelope = (new PhpSerializer())->decode(['body' => $parked->getBody()]);
         self::assertSame('stolen', $envelope->getMessage()->text);

@@ -26,7 +26,7 @@ mod survey;
 pub use about::{About, NO_STATISTICS, forgery, retries_natively, series};
 pub use clash::Clash;
 pub use compare::{Difference, REPLACED, earlier_remedy, is_federated, is_judged, only_replicas, unsuitable};
-pub use daemon::{daemon_rights, is_of_daemon};
+pub use daemon::{Duties, daemon_rights, is_of_daemon, may_pause};
 pub use exact::{
     NOTHING, RECALL_ID, alternatives, any_of, apps_in, delays_pattern, exactly, names_in, names_pattern,
 };
@@ -46,4 +46,4 @@ pub use retention::Retention;
 pub use route::{End, Route, layout_routes, refuses, routes, streams_behind};
 pub use snapshot::Snapshot;
 pub use stall::{APART, Look, PREFETCH, RECENT, Stall, begin, is_open, moves, remembered, stands_still};
-pub use survey::{OLD, QueueCounts, Reading, SeenSet, Survey, rest};
+pub use survey::{OLD, QueueCounts, Reading, SeenSet, Survey};

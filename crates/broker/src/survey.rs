@@ -6,13 +6,16 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use delayline_core::{backoff::wait, topology::Topology};
+use delayline_core::{
+    backoff::wait,
+    topology::{Names, Topology},
+};
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 use jiff::Timestamp;
 
@@ -38,6 +41,9 @@ const MOST: u32 = 10;
 
 /// Counts older than this say little about the present.
 pub const OLD: Duration = Duration::from_secs(60);
+
+/// Several daemons share the reading, up to so many: with more, each would know too little.
+const SHARERS: u32 = 3;
 
 /// How often to check whether to read, or to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -101,6 +107,8 @@ pub struct Survey {
     seen: Mutex<Option<Seen>>,
     /// Whether a thread reads, so that no other one needs to wait for the API.
     kept: AtomicBool,
+    /// How many daemons serve this set, at most [`SHARERS`].
+    daemons: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -136,6 +144,7 @@ impl Survey {
             state: Mutex::new(State { api: None, last: None, next: Instant::now(), reading: false }),
             seen: Mutex::new(None),
             kept: AtomicBool::new(false),
+            daemons: AtomicU32::new(1),
         }
     }
 
@@ -203,10 +212,22 @@ impl Survey {
             Err(reason) => (None, Err(reason)),
         };
         let took = began.elapsed();
+        let rate = match &counts {
+            Ok(counts) => {
+                self.daemons.store(daemons(self.topology.names(), &counts.queues), Ordering::Relaxed);
+                match counts.queues.iter().any(|queue| queue.messages_dlx > Some(0)) {
+                    true => Some(SOON),
+                    false => Some(EVERY),
+                }
+            }
+            // It may have waited in vain, which is no work.
+            Err(_) => None,
+        };
+        let pause = rate.map_or(AGAIN, |rate| self.rest(took, rate, OLD));
         let mut state = self.lock();
         // After a failure, a new client: its certificate may have been renewed.
         state.api = api.filter(|_| counts.is_ok());
-        state.next = Instant::now() + pause(took, &counts);
+        state.next = Instant::now() + pause;
         state.last = Some(Arc::new(Reading { at: Timestamp::now(), took, counts }));
         state.reading = false;
     }
@@ -232,6 +253,13 @@ impl Survey {
         Ok(QueueCounts { queues, entry, alarms: api.alarms(), without_statistics })
     }
 
+    /// How long to wait after work for which the broker is asked: at least a time, and so many times as long as it
+    /// took. The second counts only up to `most`, or ten times as long as it took: one slow look, as on a busy machine,
+    /// must not blind a daemon for an hour. Each of two daemons waits twice as long, so that together they ask no more.
+    pub fn rest(&self, took: Duration, rate: (Duration, u32), most: Duration) -> Duration {
+        rest(self.daemons.load(Ordering::Relaxed), took, rate, most)
+    }
+
     /// The set as it was at most `age` ago, or longer if reading it takes the broker long. Threads that ask at the
     /// same time share one answer.
     ///
@@ -254,52 +282,46 @@ impl Survey {
     }
 }
 
-/// How long to wait after a reading.
-fn pause(took: Duration, counts: &Result<QueueCounts, String>) -> Duration {
-    let rate = match counts {
-        // It may have waited in vain, which is no work.
-        Err(_) => return AGAIN,
-        Ok(counts) if counts.queues.iter().any(|queue| queue.messages_dlx > Some(0)) => SOON,
-        Ok(_) => EVERY,
-    };
-    rest(took, rate, OLD)
+/// How many daemons share the reading of a set. Each has a canary, unless that is switched off.
+fn daemons(names: &Names, queues: &[QueueInfo]) -> u32 {
+    let canaries = queues.iter().filter(|queue| names.is_canary(&queue.name) && queue.consumers > Some(0));
+    u32::try_from(canaries.count()).unwrap_or(SHARERS).clamp(1, SHARERS)
 }
 
-/// How long to wait after work: at least a time, and so many times as long as it took. The second counts only up to
-/// `most`, or ten times as long as it took: one slow look, as on a busy machine, must not blind a daemon for an hour.
-#[must_use]
-pub fn rest(took: Duration, (least, times): (Duration, u32), most: Duration) -> Duration {
-    least.max((took * times).min(most.max(took * MOST)))
+/// See [`Survey::rest`], for so many daemons.
+fn rest(daemons: u32, took: Duration, (least, times): (Duration, u32), most: Duration) -> Duration {
+    daemons * least.max((took * times).min(most.max(took * MOST)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use delayline_core::topology::TopologySettings;
 
     #[test]
-    fn a_slow_broker_is_asked_less_often() {
-        let counts = |due: u64| {
-            let queue = QueueInfo { messages_dlx: Some(due), ..QueueInfo::default() };
-            Ok(QueueCounts {
-                queues: vec![queue],
-                entry: None,
-                alarms: Ok(Vec::new()),
-                without_statistics: false,
-            })
-        };
+    fn a_slow_broker_is_asked_less_often_and_several_daemons_do_not_ask_more() {
         let ms = Duration::from_millis;
-        for (took, due, expected) in [
-            (10, 0, 5_000),
-            (10, 3, 2_000),
-            (200, 3, 4_000),
-            (200, 0, 20_000),
-            (3_000, 0, 60_000),
-            (20_000, 3, 200_000),
+        for (took, rate, expected) in [
+            (10, EVERY, 5_000),
+            (10, SOON, 2_000),
+            (200, SOON, 4_000),
+            (200, EVERY, 20_000),
+            (3_000, EVERY, 60_000),
+            (20_000, SOON, 200_000),
         ] {
-            assert_eq!(pause(ms(took), &counts(due)), ms(expected), "{took} {due}");
+            assert_eq!(rest(1, ms(took), rate, OLD), ms(expected), "{took} {rate:?}");
+            assert_eq!(rest(2, ms(took), rate, OLD), ms(2 * expected), "{took} {rate:?}");
         }
-        assert_eq!(pause(ms(10), &Err("down".into())), AGAIN);
-        let rests = [100, 2_000, 20_000].map(|took| rest(ms(took), (ms(60_000), 100), ms(180_000)));
+        let rests = [100, 2_000, 20_000].map(|took| rest(1, ms(took), (ms(60_000), 100), ms(180_000)));
         assert_eq!(rests, [ms(60_000), ms(180_000), ms(200_000)]);
+        let names = Topology::new(TopologySettings::default()).names().clone();
+        let queue =
+            |name: &str, consumers| QueueInfo { name: name.into(), consumers, ..QueueInfo::default() };
+        let mut queues = vec![queue("delay.retry", Some(2)), queue("delay.canary.0", Some(0))];
+        assert_eq!(daemons(&names, &queues), 1);
+        for (number, sharing) in (1..).zip([1, 2, 3, 3]) {
+            queues.push(queue(&format!("delay.canary.{number}"), Some(1)));
+            assert_eq!(daemons(&names, &queues), sharing);
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
-use delayline_broker::{Survey, rest};
+use delayline_broker::Survey;
 use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
@@ -43,7 +43,7 @@ pub(crate) fn start(
             let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
             let began = Instant::now();
             let looked = look(&settings, &topology, &options, &survey);
-            pause = if looked.is_ok() { rest(began.elapsed(), EVERY, MOST) } else { AGAIN };
+            pause = if looked.is_ok() { survey.rest(began.elapsed(), EVERY, MOST) } else { AGAIN };
             let checkup = looked
                 .unwrap_or_else(|error| Checkup { unchecked: vec![error.to_string()], ..Checkup::default() });
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkup);

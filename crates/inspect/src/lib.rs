@@ -12,11 +12,11 @@ pub mod guard;
 mod layout;
 mod verify;
 
-pub use apps::landing;
 pub use apps::{
-    AppBinding, AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, apps_of_publisher,
-    list_apps, queue_of_app,
+    AppBinding, AppEntry, AppList, AppUserEntry, Hold, JournalEntry, LandingEntry, RecallEntry,
+    apps_of_publisher, list_apps, queue_of_app,
 };
+pub use apps::{behind, landing};
 pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_seen};
 pub use finding::{Finding, FindingCode, Severity, findings};
 pub use foreign::doctor_layout;

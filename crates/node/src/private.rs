@@ -213,6 +213,15 @@ impl PrivateNode {
         self.wait_until_ready()
     }
 
+    /// Starts another version of the broker after [`stop`](Self::stop), with the stored data.
+    ///
+    /// # Errors
+    /// The broker does not start, as if it cannot follow the version before.
+    pub fn upgrade(&mut self, to: Installation) -> Result<(), NodeError> {
+        self.installation = to;
+        self.restart()
+    }
+
     /// The memory that the broker's process uses, in bytes.
     #[must_use]
     pub fn resident_memory(&self) -> Option<u64> {

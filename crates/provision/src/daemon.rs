@@ -1,7 +1,12 @@
 //! The user of the daemon, with exactly the rights that its parts need.
 
+use std::collections::BTreeSet;
+
 use delayline_amqp::broker::Secret;
-use delayline_broker::{Grants, Permission, Scope, Snapshot, daemon_rights, is_of_daemon};
+use delayline_broker::{
+    Duties, Grants, Permission, Scope, Snapshot, TopicPermission, daemon_rights, is_of_daemon, is_of_program,
+    may_pause,
+};
 use delayline_core::{
     shell::joined,
     topology::{Endpoint, Topology},
@@ -10,7 +15,7 @@ use delayline_settings::Settings;
 use serde::Serialize;
 
 use crate::{engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Plan, engine::Step};
-use delayline_inspect::{gateway_names, names_among};
+use delayline_inspect::{behind, names_among};
 use delayline_messages::{drain::DrainError, error, error::AdminError, error::connect};
 
 /// Its tags: the first to see queues and nodes, the second to unstick queues.
@@ -31,7 +36,8 @@ pub struct DaemonUserReport {
 }
 
 /// Makes the user of the daemon, or gives an existing user of the daemon the rights for the gateways that
-/// exist now.
+/// exist now. `pausing` is whether it may pause the applications that are bound now; `None` if an existing
+/// user keeps that right or its absence.
 ///
 /// # Errors If the set is not installed, the broker refuses or is lost, or there is no management API; the
 /// same call continues from there.
@@ -39,6 +45,7 @@ pub fn add_daemon_user(
     settings: &Settings,
     topology: &Topology,
     (name, password): (&str, Option<Secret>),
+    pausing: Option<bool>,
     dry_run: bool,
 ) -> Result<DaemonUserReport, AdminError> {
     let api = error::api(settings, "makes users")?;
@@ -50,14 +57,15 @@ pub fn add_daemon_user(
         return Err(DrainError::Missing { what: Endpoint::Exchange(dispatch) }.into());
     }
     snapshot.grants = Some(Grants::fetch(&api, &settings.broker.vhost)?);
-    let (names, gateways) = (topology.names(), names_among(topology.names(), snapshot.queues.keys()));
-    let (permission, topic) = daemon_rights(names, &gateways, name);
+    let names = topology.names();
+    let permissions = snapshot.grants.as_ref().and_then(|grants| grants.permissions.get(name));
+    let pausing = pausing.unwrap_or_else(|| permissions.is_some_and(|found| may_pause(names, found)));
+    let (permission, topic) = rights(topology, &snapshot, pausing, name);
     let steps = [
         Step::User { name: name.into(), password, tags: TAGS },
         Step::Topic(topic),
         Step::Permission(permission),
     ];
-    let permissions = snapshot.grants.as_ref().and_then(|grants| grants.permissions.get(name));
     let of_daemon = permissions.is_some_and(|found| is_of_daemon(names, found));
     let judge = |step: &Step, found| {
         Ok(match found {
@@ -79,21 +87,44 @@ pub fn add_daemon_user(
     Ok(DaemonUserReport { outcome, user: name.into(), steps, conflicts })
 }
 
+/// The rights for what is there now.
+fn rights(
+    topology: &Topology,
+    snapshot: &Snapshot,
+    pausing: bool,
+    user: &str,
+) -> (Permission, TopicPermission) {
+    let names = topology.names();
+    let gateways = names_among(names, snapshot.queues.keys());
+    // A landing queue blocks no level, so its application is never paused.
+    let targets = snapshot.app_bindings(topology).into_iter().map(|binding| binding.destination);
+    let paused = snapshot.queues.values().filter(|queue| names.app_of_paused(&queue.name).is_some());
+    let targets = targets.chain(paused.filter_map(|queue| behind(topology, queue)));
+    let is_of_app = |target: &Endpoint| !is_of_program(names, target) && !topology.owns_queue(target.name());
+    let targets: BTreeSet<_> = targets.filter(is_of_app).map(|target| target.name().to_owned()).collect();
+    let targets: Vec<_> = targets.into_iter().collect();
+    daemon_rights(names, Duties { gateways: &gateways, pausing: pausing.then_some(&targets) }, user)
+}
+
 /// The commands that make the same user, for an administrator without this program. The first asks for a
 /// password.
 ///
-/// # Errors If the management API cannot be asked for the gateways.
+/// # Errors If the management API cannot be asked for the gateways and the applications.
 pub fn daemon_user_commands(
     settings: &Settings,
     topology: &Topology,
     name: &str,
+    pausing: bool,
 ) -> Result<Vec<String>, AdminError> {
     let vhost = settings.broker.vhost.as_str();
-    let gateways = match settings.management {
-        Some(_) => gateway_names(&error::api(settings, "shows gateways")?, vhost, topology)?,
-        None => Vec::new(),
+    let snapshot = match settings.management {
+        None if !pausing => Snapshot::default(),
+        _ => {
+            let api = error::api(settings, "shows the queues of applications")?;
+            Snapshot::fetch(&api, vhost, Scope::Set(topology, &[]))?
+        }
     };
-    let (permission, topic) = daemon_rights(topology.names(), &gateways, name);
+    let (permission, topic) = rights(topology, &snapshot, pausing, name);
     let line = |words: &[&str]| joined(["rabbitmqctl"].iter().chain(words).copied());
     let Permission { configure, write, read, .. } = &permission;
     let tags: Vec<_> = ["set_user_tags", name].into_iter().chain(TAGS.iter().copied()).collect();

@@ -13,8 +13,8 @@ mod set;
 
 pub use apps::{
     AddReport, AppCheck, AppQueue, AppRequest, AppRequestError, AppSpec, AppSpecError, AppUser, ByteSize,
-    ByteSizeError, Delivery, Hold, PauseReport, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target,
-    add_app, check_app, pause_app, remove_app, resume_app, show_management,
+    ByteSizeError, Delivery, PauseReport, Probe, RemoveOptions, RemoveRefusal, RemoveReport, Target, add_app,
+    check_app, pause_app, remove_app, resume_app, show_management,
 };
 pub use daemon::{DaemonUserReport, add_daemon_user, daemon_user_commands};
 pub use engine::{AddedStep, Applied, Waiting};

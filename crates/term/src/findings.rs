@@ -42,6 +42,14 @@ pub fn unchecked(reasons: &[String], output: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
+/// Prints what may become a fault.
+pub fn warnings(warnings: &[String], output: &mut Output) -> Result<(), Failure> {
+    for warning in warnings {
+        output.line(format!("{} {}", "warning:".yellow().bold(), readable(warning)))?;
+    }
+    Ok(())
+}
+
 /// Groups findings that differ only in their subject: a policy can apply to all 28 levels.
 fn alike(findings: &[Finding]) -> Vec<Vec<&Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();

@@ -71,6 +71,8 @@ fn an_application_is_moved_and_paused_while_its_messages_flow() {
     let bound_directly = AppSpec { recall, ..direct(&settings, "billing") };
     let landing = Delivery::Landing(Target::Queue(AppQueue::new("billing")));
     let landed = AppSpec { recall, ..spec(&settings, "billing", landing) };
+    let queue = AppQueue { keep_landing: false, ..AppQueue::new("billing") };
+    let back = AppSpec { delivery: Delivery::Direct(queue), ..bound_directly.clone() };
     added(&settings, &bound_directly);
     let mut session = Session::open(&settings.broker).unwrap();
     let mut depth = |queue: &str| session.queue_depth(queue).unwrap().map(|depth| depth.ready);
@@ -106,10 +108,33 @@ fn an_application_is_moved_and_paused_while_its_messages_flow() {
         let again = add(&settings, &landed);
         assert_eq!(again.outcome, Applied::Unchanged, "{again:?}");
         assert!(again.warnings.iter().any(|it| it.contains("app resume billing")), "{again:?}");
-        let report =
-            admin::resume_app(&settings, &topology, &landed.app, PATIENCE, false, &NO_SIGNAL).unwrap();
+        let resume = |stop: &AtomicBool| {
+            admin::resume_app(&settings, &topology, &landed.app, PATIENCE, false, stop).unwrap()
+        };
+        // It is interrupted, and paused again.
+        assert!(resume(&AtomicBool::new(true)).interrupted);
+        let again = pause(false);
+        assert_eq!(again.outcome, Applied::Installed, "{again:?}");
+        common::eventually("messages wait", || depth("delay.paused.billing") > Some(100));
+        let report = resume(&NO_SIGNAL);
         assert!(report.waiting == Some(0) && report.handed_on > 100, "{report:?}");
         assert_eq!(depth("delay.paused.billing"), None);
+
+        // Leaving out a flag takes nothing away.
+        assert_eq!(add(&settings, &bound_directly).outcome, Applied::Unchanged);
+        let report = add(&settings, &back);
+        assert_eq!(report.outcome, Applied::Installed, "{report:?}");
+        let replaced: Vec<_> = report.steps.iter().filter_map(|step| step.replaces.as_deref()).collect();
+        assert!(
+            replaced.len() == 2 && replaced[0].contains("in place of queue `delay.landing.billing`"),
+            "{replaced:?}"
+        );
+        flows("messages flow without the landing queue");
+        // The broker's count of a queue is late.
+        common::eventually("the landing queue is removed", || {
+            add(&settings, &back).outcome == Applied::Unchanged
+        });
+        assert_eq!(depth("delay.landing.billing"), None);
 
         published.store(true, Ordering::Relaxed);
         let sent = publisher.join().unwrap();

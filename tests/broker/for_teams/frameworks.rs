@@ -174,7 +174,8 @@ fn tried(framework: &Framework, key: &AppKey, change: (&str, &str)) {
     // this message.
     let retried = String::from_utf8_lossy(&copies.next(PATIENCE).expect("a copy").body).into_owned();
     assert!(retried.contains("invoice 17"), "{retried}");
-    let cause = one_kept(&Kept::Parked, settings, key).cause;
+    let KeptGroup { cause, group, .. } = one_kept(&Kept::Parked, settings, key);
+    assert!(group.oldest.is_some(), "{group:?}");
     assert!(cause.detail.as_deref().is_some_and(|it| it.contains("the card is stolen")), "{cause:?}");
     assert_eq!(cause.reason, "gave-up");
     // The parked message is not delivered again: this later message arrives next.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use delayline_admin::Unsticker;
-use delayline_amqp::Next;
+use delayline_amqp::{Next, broker::Secret};
 use delayline_broker::Survey;
 
 use super::{refused::long_ago, *};
@@ -22,8 +22,14 @@ fn an_application_that_blocks_a_level_is_paused_until_its_queue_accepts_messages
     send(&settings, "greedy", 0..60, 1);
     stuck(&settings, "delay.level.00", 60);
     let stop = Arc::new(AtomicBool::new(false));
-    let unsticker =
-        Unsticker::new(settings.clone(), Arc::new(Survey::new(&settings)), Arc::default()).pausing(1);
+    // With exactly the rights for this.
+    let name = format!("daemon-of-{}", settings.broker.vhost);
+    let who = (name.as_str(), Some(Secret::new(&*name)));
+    admin::add_daemon_user(&settings, &topology(&settings), who, Some(true), false).unwrap();
+    let url = format!("{}/{}", node().url(), settings.broker.vhost);
+    let layers = node().settings().set("url", url).set("unit_ms", "10");
+    let user = layers.set("username", &*name).set("password", &*name).build().unwrap();
+    let unsticker = Unsticker::new(user.clone(), Arc::new(Survey::new(&user)), Arc::default()).pausing(1);
     let running = thread::spawn({
         let stop = Arc::clone(&stop);
         move || unsticker.run(&stop)

@@ -94,6 +94,7 @@ class Delayline(Celery):
         else:
             exchange, key = self.delay_exchange + ".parked", app_key
             own["delayline-failure"] = delayline_failure
+            own["delayline-last-failed"] = int(self.now().timestamp() * 1000)
         for name_of in ("queue", "exchange_type", "delivery_mode"):
             options.pop(name_of, None)
         options.update(exchange=exchange, routing_key=key, declare=[], mandatory=True, headers=own)

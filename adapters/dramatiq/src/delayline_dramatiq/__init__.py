@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -77,7 +78,7 @@ class DelaylineBroker(RabbitmqBroker):
         self.emit_after("enqueue", message, delay)
         return message.copy(options={"handle": key})
 
-    def publish(self, exchange: str, key: str, message: Message[Any], headers: dict[str, str] | None = None) -> None:
+    def publish(self, exchange: str, key: str, message: Message[Any], headers: dict[str, Any] | None = None) -> None:
         """Publishes a message, once more if the connection was lost. The broker's refusal is an error."""
         properties = pika.BasicProperties(delivery_mode=2, message_id=message.message_id, headers=headers)
         for last in (False, True):
@@ -115,7 +116,8 @@ class _Consumer(_RabbitmqConsumer):
         broker = self.broker
         # A message is acknowledged once its copy is stored; until then, it is rejected and retried.
         try:
-            headers = {"delayline-failure": f"{type(error).__name__}: {error}"}
+            reason, now = f"{type(error).__name__}: {error}", int(time.time() * 1000)
+            headers = {"delayline-failure": reason, "delayline-last-failed": now}
             broker.publish(broker.delay_exchange + ".parked", broker.app_key, message._message, headers)
         except (AMQPChannelError, ConnectionClosed):
             self.logger.exception("Failed to park message %s; it is rejected.", message)

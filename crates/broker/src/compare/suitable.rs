@@ -45,7 +45,7 @@ pub fn unsuitable(settings: &TopologySettings, about: &About) -> Vec<Difference>
     {
         found.push(Difference::Unsuitable {
             reason: format!("{replicas} replicas are configured, but the number of nodes is {nodes}"),
-            remedy: "add nodes, or ask for fewer with --replicas".into(),
+            remedy: "add nodes, or ask for fewer replicas".into(),
         });
     }
     found

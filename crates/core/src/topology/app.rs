@@ -16,6 +16,9 @@ pub enum Rejected {
 }
 
 impl Topology {
+    /// The argument of a paused application's queue with the time of pausing.
+    pub const PAUSED_SINCE: &str = "x-delayline-paused-since";
+
     /// The queue of an application. Rejected messages leave it under the app key, at least once.
     /// They are dropped if `rejected` is `None`.
     #[must_use]
@@ -55,17 +58,19 @@ impl Topology {
     }
 
     /// The queue in which the messages of an application wait while it is paused. Its messages leave it for
-    /// `to` when they are rejected, or at once if `at_once` is set.
+    /// `to` when they are rejected. If `since` is `None`, they leave it at once; otherwise that is the time of
+    /// pausing, in milliseconds since the epoch, which the broker keeps and does not compare.
     #[must_use]
-    pub fn paused_queue(&self, app: &AppKey, to: &Endpoint, at_once: bool) -> Queue {
+    pub fn paused_queue(&self, app: &AppKey, to: &Endpoint, since: Option<i64>) -> Queue {
         let (exchange, key) = match to {
             Endpoint::Queue(queue) => ("", Some(queue.as_str())),
             Endpoint::Exchange(exchange) => (exchange.as_str(), None),
         };
         let mut queue = self.landing_queue(app, exchange, key);
         queue.name = self.names().paused(app);
-        if !at_once {
+        if let Some(since) = since {
             queue.arguments.remove("x-message-ttl");
+            queue.arguments.insert(Self::PAUSED_SINCE.into(), Argument::Number(since));
         }
         queue
     }
@@ -148,11 +153,12 @@ mod tests {
     fn a_paused_application_keeps_its_messages_until_they_are_handed_on() {
         let topology = Topology::new(TopologySettings::default());
         let app = AppKey::new("billing").unwrap();
-        let queue = topology.paused_queue(&app, &Endpoint::Queue("in".into()), false);
+        let mut queue = topology.paused_queue(&app, &Endpoint::Queue("in".into()), Some(7));
+        assert_eq!(queue.arguments.remove(Topology::PAUSED_SINCE), Some(Argument::Number(7)));
         let mut landing = topology.landing_queue(&app, "", Some("in"));
         assert_eq!(landing.arguments.remove("x-message-ttl"), Some(Argument::Number(0)));
         assert_eq!((queue.name.as_str(), &queue.arguments), ("delay.paused.billing", &landing.arguments));
-        let at_once = topology.paused_queue(&app, &Endpoint::Exchange("events".into()), true);
+        let at_once = topology.paused_queue(&app, &Endpoint::Exchange("events".into()), None);
         assert_eq!(at_once.arguments, topology.landing_queue(&app, "events", None).arguments);
         assert_eq!(topology.names().app_of_landing(&queue.name), Some("billing"));
         assert!(topology.owns_queue(&queue.name));

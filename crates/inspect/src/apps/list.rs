@@ -313,6 +313,15 @@ pub fn landing(topology: &Topology, info: &QueueInfo) -> Option<LandingEntry> {
     })
 }
 
+/// The queue or exchange to which a landing queue, or the queue of a paused application, passes its messages.
+pub fn behind(topology: &Topology, info: &QueueInfo) -> Option<Endpoint> {
+    let landing = landing(topology, info)?;
+    Some(match landing.exchange.is_empty() {
+        true => Endpoint::Queue(landing.key?),
+        false => Endpoint::Exchange(landing.exchange),
+    })
+}
+
 /// The queue behind a landing queue: the queue that it names, or the only queue bound to the exchange.
 fn receiving(snapshot: &Snapshot, landing: &LandingEntry) -> Option<String> {
     if landing.exchange.is_empty() {

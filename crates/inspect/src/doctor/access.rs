@@ -7,7 +7,9 @@ use delayline_core::shell::command;
 use std::collections::BTreeMap;
 
 use crate::{doctor::DoctorOptions, doctor::evidence::Evidence, finding::Finding, finding::FindingCode};
-use delayline_broker::{ANY_APP, Grants, Pattern, Permission, Unreadable, forgery, is_of_daemon, permits};
+use delayline_broker::{
+    ANY_APP, Grants, Pattern, Permission, Unreadable, forgery, is_of_daemon, may_pause, permits,
+};
 use delayline_core::{
     codec::{AppKey, Delay, Hop, RoutingKey},
     topology::Topology,
@@ -66,10 +68,15 @@ pub(super) fn check(
             continue;
         }
         let of_daemon = is_of_daemon(topology.names(), permission);
+        let pauses = may_pause(topology.names(), permission);
         let makes_policies = has_tag("policymaker");
         let user = User { permission, grants, makes_policies, forgeable: forgery.is_some() };
         for (power, may) in powers(topology, &user) {
             if of_daemon && matches!(power, Power::Publish | Power::SetPolicies | Power::Forge) {
+                continue;
+            }
+            // Pausing an application binds another queue in place of its own.
+            if pauses && power == Power::Bind {
                 continue;
             }
             match may {

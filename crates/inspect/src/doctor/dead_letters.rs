@@ -119,11 +119,14 @@ impl Holder {
             );
         }
         if !self.blocked.is_empty() {
+            let pause = command(&["app", "pause", &self.blocked[0].0]);
+            let or = match self.landing {
+                Some(_) => String::new(),
+                None => format!(", or pause it (`{pause}`): then its messages wait elsewhere"),
+            };
             return format!(
-                "make it accept messages again, or pause it (`{}`): then its messages wait elsewhere. The broker \
-                 tries again 3 minutes after the last refusal, and `{unstick}` has no effect before. No message \
-                 is lost",
-                command(&["app", "pause", &self.blocked[0].0])
+                "make it accept messages again{or}. The broker tries again 3 minutes after the last refusal, \
+                 and `{unstick}` has no effect before. No message is lost"
             );
         }
         if self.landing.is_some() {

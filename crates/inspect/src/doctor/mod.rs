@@ -10,6 +10,7 @@ mod dead_letters;
 mod ended;
 mod evidence;
 mod headers;
+mod paused;
 mod requeues;
 mod scheduled;
 mod set;
@@ -125,6 +126,7 @@ fn examine(
         findings.extend(requeues::check(&targets, evidence.snapshot.about.version.as_deref()));
         findings.extend(bindings::check(topology, &evidence.snapshot));
         findings.extend(unbound::check(topology, evidence, &targets));
+        findings.extend(paused::check(topology, evidence, Timestamp::now()));
         findings.extend(unroutable::check(topology, evidence));
         findings.extend(gateways::findings(topology, &evidence.snapshot));
         findings.extend(headers::check(topology, evidence));

@@ -19,7 +19,8 @@ pub(super) fn check(topology: &Topology, snapshot: &Snapshot, targets: &[Route<'
             && seen.insert(&landing.name)
         {
             // Refused messages return to the levels, whatever is behind it.
-            findings.extend(refusals(landing, &target.app));
+            let advice = "it must never refuse: exclude it from that policy".to_owned();
+            findings.extend(refusals(landing, advice).map(|finding| finding.about([&target.app])));
             findings.extend(replicas(landing, STOPS).into_iter().map(|finding| finding.about([&target.app])));
         }
         let queue = match &target.end {
@@ -47,7 +48,12 @@ pub(super) fn check(topology: &Topology, snapshot: &Snapshot, targets: &[Route<'
             Finding::new(code, subject.clone(), what, advice).about(apps())
         };
         if target.landing.is_none() {
-            findings.extend(refusals(queue, &target.app).map(|finding| finding.about(apps())));
+            let advice = format!(
+                "consume from it, and put a landing queue in front of it ({}). Or remove the limit, or let \
+                 the queue drop its oldest messages (x-overflow: drop-head)",
+                land(&target.app, &queue.name)
+            );
+            findings.extend(refusals(queue, advice).map(|finding| finding.about(apps())));
         }
         findings.extend(replicas(queue, stalls(target)).into_iter().map(|finding| finding.about(apps())));
         let quorum_set = topology.settings().queue_type == QueueType::Quorum;
@@ -233,13 +239,8 @@ fn land(app: &str, queue: &str) -> String {
     format!("`{}`", command(&["app", "add", app, "--to-queue", queue, "--no-user"]))
 }
 
-fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = Finding> {
-    let advice = format!(
-        "consume from it, and put a landing queue in front of it ({}). Or remove the limit, or let the queue \
-         drop its oldest messages (x-overflow: drop-head)",
-        land(app, &queue.name)
-    );
-    let finding = limit(queue).map(|limit| {
+fn refusals(queue: &QueueInfo, advice: String) -> Option<Finding> {
+    limit(queue).map(|limit| {
         let (code, what) = match limit.full {
             true => (
                 FindingCode::TargetRefuses,
@@ -258,7 +259,6 @@ fn refusals(queue: &QueueInfo, app: &str) -> impl Iterator<Item = Finding> {
                 ),
             ),
         };
-        Finding::new(code, format!("queue `{}`", queue.name), what, advice).about([app])
-    });
-    finding.into_iter()
+        Finding::new(code, format!("queue `{}`", queue.name), what, advice)
+    })
 }

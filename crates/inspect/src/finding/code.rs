@@ -68,6 +68,8 @@ codes! {
     TargetStream = "target-stream", Problem;
     /// A registered application without any binding.
     AppUnbound = "app-unbound", Problem;
+    /// An application that was paused long ago, and whose messages wait.
+    AppPaused = "app-paused", Problem;
     /// An app key whose messages return to the levels when they are due.
     TargetLoop = "target-loop", Problem;
     /// A binding that also catches the messages of other bound apps.

@@ -54,6 +54,7 @@ impl FindingCode {
             | Self::TargetClassic
             | Self::TargetTransient
             | Self::AppUnbound
+            | Self::AppPaused
             | Self::BindingCollision
             | Self::WildcardBinding
             | Self::NobodyConsumes

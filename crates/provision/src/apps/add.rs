@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Plan, engine::Step,
-    engine::contents::no_room,
+    engine::Waiting, engine::contents, engine::contents::SETTLE, engine::contents::no_room,
 };
 use delayline_messages::{error::AdminError, error::connect, scheduled::lost::RECORDED};
 
@@ -31,6 +31,10 @@ pub struct AddReport {
     pub steps: Vec<AddedStep>,
     /// The conflicts. If there are any, nothing was changed.
     pub conflicts: Vec<String>,
+    /// The landing queue that is removed, since the application is bound directly.
+    pub removed: Vec<String>,
+    /// The landing queue that stays until it is empty; adding the application again then removes it.
+    pub kept: Vec<Waiting>,
     /// Possible faults, and their remedies.
     pub warnings: Vec<String>,
     /// Whether the obstacle is that the set is not installed.
@@ -58,7 +62,10 @@ pub fn add_app(
     if planned.report.outcome == Applied::Installed {
         match dry_run {
             true => planned.report.outcome = Applied::DryRun,
-            false => adding.make(&planned)?,
+            false => {
+                adding.make(&planned)?;
+                adding.clear([&mut planned.report])?;
+            }
         }
     }
     Ok(planned.report)
@@ -115,6 +122,8 @@ impl Adding {
             app: spec.app.to_string(),
             steps: Vec::new(),
             conflicts: Vec::new(),
+            removed: moving::left_over(topology, spec, snapshot).into_iter().collect(),
+            kept: Vec::new(),
             warnings: warnings(topology, spec, snapshot, version),
             no_set: false,
             no_password: false,
@@ -167,7 +176,8 @@ impl Adding {
         }
         let passwords = plan.0.iter().filter(|(_, found)| matches!(found, Found::NoPassword(_))).count();
         report.outcome = match report.conflicts.len() {
-            0 => plan.outcome(false),
+            0 if report.removed.is_empty() => plan.outcome(false),
+            0 => Applied::Installed,
             conflicts => {
                 report.no_password = conflicts == passwords;
                 Applied::Conflict
@@ -179,6 +189,32 @@ impl Adding {
         remove.extend(spec.user.iter().flat_map(|user| ["--user", &user.name]));
         let next = format!("The same command continues, and `{}` removes them", set.command(&remove));
         Ok(PlannedApp { report, plan, next })
+    }
+
+    /// Removes the landing queues that are not needed any more. Those that are not empty or still bound stay.
+    pub(crate) fn clear<'r>(
+        &mut self,
+        reports: impl IntoIterator<Item = &'r mut AddReport>,
+    ) -> Result<(), AdminError> {
+        let reports: Vec<_> = reports.into_iter().filter(|report| !report.removed.is_empty()).collect();
+        if reports.is_empty() {
+            return Ok(());
+        }
+        // Only the management API counts messages that are being handed on, and it is late.
+        thread::sleep(SETTLE);
+        let snapshot = steps::look(&self.api, &self.broker.vhost, false)?;
+        for report in reports {
+            let names: Vec<_> = report.removed.iter().map(String::as_str).collect();
+            let kept = contents::waiting(&mut self.session, &names, Some(&snapshot))?;
+            let is_bound =
+                |name: &String| snapshot.bindings_to(&Endpoint::Queue(name.clone())).next().is_some();
+            report.removed.retain(|name| kept.iter().all(|it| it.queue != *name) && !is_bound(name));
+            for name in &report.removed {
+                contents::delete(&mut self.session, name, &mut Vec::new())?;
+            }
+            report.kept = kept;
+        }
+        Ok(())
     }
 
     /// Makes the missing parts of a plan.
@@ -199,10 +235,16 @@ impl Adding {
     }
 }
 
-/// The same application, whose queue keeps the retries with which it was declared. Leaving out a flag never
-/// takes anything away; a platform file is complete.
+/// The same application, which keeps its landing queue, and whose queue keeps the retries with which it was
+/// declared. Leaving out a flag never takes anything away; a platform file is complete.
 fn as_declared(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> AppSpec {
     let (mut spec, names) = (spec.clone(), topology.names());
+    if let Delivery::Direct(queue) = &spec.delivery
+        && queue.keep_landing
+        && moving::landed(topology, &spec, queue, snapshot).is_some()
+    {
+        spec.delivery = Delivery::Landing(Target::Queue(queue.clone()));
+    }
     if let Delivery::Direct(queue) | Delivery::Landing(Target::Queue(queue)) = &mut spec.delivery
         && !queue.existing
         && queue.rejected.is_none()

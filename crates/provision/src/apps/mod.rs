@@ -18,7 +18,7 @@ mod unfit;
 pub use add::{AddReport, add_app};
 pub(crate) use add::{Adding, PlannedApp};
 pub use check::{AppCheck, Probe, check_app};
-pub use pause::{Hold, PauseReport, pause_app, resume_app};
+pub use pause::{PauseReport, pause_app, resume_app};
 pub(crate) use remove::revoke;
 pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use request::{AppRequest, AppRequestError, ByteSize, ByteSizeError};

@@ -13,14 +13,15 @@ use delayline_core::{
     topology::{Binding, Endpoint, Object, QueueType, Topology},
 };
 use delayline_settings::Settings;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{AppSpecError, api, steps::look};
 use crate::{
     engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Move, engine::Plan,
-    engine::Step, engine::contents::SETTLE, engine::contents::contents,
+    engine::Step, engine::contents::SETTLE, engine::contents::contents, engine::interrupted,
 };
-use delayline_inspect::landing;
+use delayline_inspect::{Hold, behind};
 use delayline_messages::{error::AdminError, error::connect, error::doing, examine::describe};
 
 /// How many messages are taken at a time.
@@ -54,15 +55,6 @@ pub struct PauseReport {
     pub interrupted: bool,
 }
 
-/// How an application is paused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// Its messages wait until it is resumed.
-    UntilResumed,
-    /// Its messages are offered to the target all the time, and wait only while that refuses them.
-    UntilAccepted,
-}
-
 /// Unbinds an application, while messages flow: its due messages wait in the queue `<set>.paused.<app>`.
 /// Pausing again changes nothing.
 ///
@@ -83,7 +75,17 @@ pub fn pause_app(
         Some(target) => target.clone(),
         None if is_paused => {
             report.target = at.target();
-            report.outcome = Applied::Unchanged;
+            match at.hold() {
+                Some(found) if found != hold => report.conflicts.push(format!(
+                    "`{app}` is paused already, and its messages wait {}. Run `{}` first",
+                    match found {
+                        Hold::UntilResumed => "until it is resumed",
+                        Hold::UntilAccepted => "only until its queue accepts them",
+                    },
+                    topology.settings().set.command(&["app", "resume", app.as_str()])
+                )),
+                _ => report.outcome = Applied::Unchanged,
+            }
             return Ok(report);
         }
         None => {
@@ -114,7 +116,8 @@ pub fn pause_app(
         report.conflicts.push(AppSpecError::Classic.to_string());
         return Ok(report);
     }
-    let queue = topology.paused_queue(app, &target, hold == Hold::UntilAccepted);
+    let since = (hold == Hold::UntilResumed).then(|| Timestamp::now().as_millisecond());
+    let queue = topology.paused_queue(app, &target, since);
     let mut steps = vec![Step::Object(Object::Queue(queue))];
     steps.extend(at.moves(&target, &paused));
     report.target = Some(target);
@@ -219,7 +222,7 @@ impl<'a> At<'a> {
     fn bound(&self) -> Vec<Binding> {
         let names = self.topology.names();
         let own = self.topology.app_binding(self.app, "");
-        let by = names.moving(self.app).map(Endpoint::Exchange);
+        let [by, _] = names.moving(self.app).map(Endpoint::Exchange);
         let mut bound: Vec<_> = [own.source.clone(), names.through(self.app)]
             .iter()
             .flat_map(|source| self.snapshot.bindings_from(source).iter().cloned())
@@ -227,9 +230,9 @@ impl<'a> At<'a> {
             .collect();
         bound.retain(|it| !names.listens(&it.destination));
         // An interrupted command left them on their way: where they go now.
-        for binding in bound.iter_mut().filter(|it| it.destination == by[0]) {
-            let now = by.iter().find_map(|exchange| self.snapshot.bindings_from(exchange.name()).first());
-            binding.destination = now.map_or(binding.destination.clone(), |now| now.destination.clone());
+        for binding in bound.iter_mut().filter(|it| it.destination == by) {
+            let now = interrupted(self.topology, self.app, &self.snapshot);
+            binding.destination = now.unwrap_or_else(|| binding.destination.clone());
         }
         bound.dedup();
         bound
@@ -237,19 +240,20 @@ impl<'a> At<'a> {
 
     /// The queue or exchange to which the queue of the paused application hands on its messages.
     fn target(&self) -> Option<Endpoint> {
-        let info = self.snapshot.queues.get(&self.topology.names().paused(self.app))?;
-        let landing = landing(self.topology, info)?;
-        Some(match landing.exchange.is_empty() {
-            true => Endpoint::Queue(landing.key?),
-            false => Endpoint::Exchange(landing.exchange),
-        })
+        behind(self.topology, self.snapshot.queues.get(&self.topology.names().paused(self.app))?)
+    }
+
+    /// How the application is paused.
+    fn hold(&self) -> Option<Hold> {
+        Some(Hold::of(self.snapshot.queues.get(&self.topology.names().paused(self.app))?))
     }
 
     fn moves(&self, from: &Endpoint, to: &Endpoint) -> impl Iterator<Item = Step> + use<> {
         let bound = self.bound().into_iter().filter(|it| it.destination == *from);
         let moves: Vec<_> = bound
             .map(|it| {
-                Move::new(self.topology, self.app, from.clone(), Binding { destination: to.clone(), ..it })
+                let to = Binding { destination: to.clone(), ..it };
+                Move::new(self.topology, self.app, &self.snapshot, from.clone(), to)
             })
             .collect();
         moves.into_iter().map(Step::Moved)

@@ -37,8 +37,8 @@ pub struct AppRequest {
     pub native_retry: Option<NativeRetry>,
     /// How often a message is delayed that way; 5 times if `None`.
     pub native_attempts: Option<NonZeroU32>,
-    /// Whether it has a landing queue.
-    pub landing: bool,
+    /// Whether it has a landing queue; `None` if it keeps the one that it has.
+    pub landing: Option<bool>,
     /// The existing queue that a landing queue passes messages on to.
     pub to_queue: Option<String>,
     /// The existing exchange that a landing queue passes messages on to.
@@ -144,8 +144,13 @@ impl AppRequest {
         let native_retry = self
             .native_retry
             .map(|retry| retry.with_attempts(self.native_attempts.unwrap_or(NativeRetry::ATTEMPTS)));
-        let queue =
-            |name: String, existing: bool| AppQueue { name, existing, rejected: self.retry, native_retry };
+        let queue = |name: String, existing: bool| AppQueue {
+            name,
+            existing,
+            rejected: self.retry,
+            native_retry,
+            keep_landing: self.landing.is_none(),
+        };
         let delivery = match (self.to_exchange, self.to_queue) {
             _ if self.publish_only => Delivery::Nothing,
             (Some(exchange), _) => {
@@ -154,7 +159,10 @@ impl AppRequest {
             (None, Some(name)) => Delivery::Landing(Target::Queue(queue(name, true))),
             (None, None) => {
                 let own = queue(self.queue.unwrap_or_else(|| app.to_string()), self.existing);
-                if self.landing { Delivery::Landing(Target::Queue(own)) } else { Delivery::Direct(own) }
+                match self.landing {
+                    Some(true) => Delivery::Landing(Target::Queue(own)),
+                    Some(false) | None => Delivery::Direct(own),
+                }
             }
         };
         let user = (!self.no_user).then(|| AppUser {
@@ -173,7 +181,8 @@ impl AppRequest {
         let queue = ("queue", self.queue.is_some());
         let existing = ("existing", self.existing);
         let retry = ("retry", self.retry.is_some());
-        let landing = ("landing", self.landing);
+        let landing = ("landing", self.landing == Some(true));
+        let direct = ("landing", self.landing == Some(false));
         let to_queue = ("to_queue", self.to_queue.is_some());
         let to_exchange = ("to_exchange", self.to_exchange.is_some());
         let recall = ("recall", self.recall);
@@ -192,8 +201,8 @@ impl AppRequest {
             (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange, recall]),
             (("no_user", self.no_user), &rights),
             (existing, &[retry]),
-            (to_queue, &[queue, existing, retry, to_exchange]),
-            (to_exchange, &[existing, retry]),
+            (to_queue, &[queue, existing, retry, to_exchange, direct]),
+            (to_exchange, &[existing, retry, direct]),
         ];
         for ((one, _), others) in rules.into_iter().filter(|((_, said), _)| *said) {
             if let Some((other, _)) = others.iter().find(|(_, said)| *said) {
@@ -303,6 +312,7 @@ mod tests {
             ("existing = true\nretry = true", "`existing` and `retry`"),
             ("to_queue = \"a\"\nto_exchange = \"b\"", "`to_queue` and `to_exchange`"),
             ("to_exchange = \"a\"\nretry = true", "`to_exchange` and `retry`"),
+            ("to_queue = \"a\"\nlanding = false", "`to_queue` and `landing`"),
             ("to_key = \"a\"", "without `to_exchange`"),
             ("max_recalled = 5", "without `recall`"),
             ("journal = \"90d\"", "without `recall`"),

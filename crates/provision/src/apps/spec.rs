@@ -58,12 +58,16 @@ pub struct AppQueue {
     pub rejected: Option<Rejected>,
     /// How its queue delays requeued messages, if it does. Only RabbitMQ 4.3 or later can.
     pub native_retry: Option<NativeRetry>,
+    /// Whether a landing queue that is in front of it stays if none is asked for. A platform file is
+    /// complete, and ignores this.
+    pub keep_landing: bool,
 }
 
 impl AppQueue {
     /// A queue that is to be declared, without retries.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), existing: false, rejected: None, native_retry: None }
+        let name = name.into();
+        Self { name, existing: false, rejected: None, native_retry: None, keep_landing: true }
     }
 }
 

@@ -11,7 +11,7 @@ use delayline_core::{
 };
 
 use super::{AppQueue, AppSpec, AppUser, Delivery, Target, rights::rights};
-use crate::{engine::Found, engine::Step};
+use crate::{engine::Found, engine::Step, engine::step::by_replicas};
 use delayline_messages::{error::AdminError, error::doing, scheduled::lost};
 
 /// The parts of an application, in the order in which they are made. The user comes first: if the broker
@@ -115,7 +115,8 @@ pub(super) fn judge(
     }
     Ok(match (step, found) {
         (Step::Object(Object::Queue(queue)), Found::Conflict(conflict)) => {
-            match keeps_as_wanted(queue, snapshot, topology) {
+            let as_the_set = || conflict.is_of_replicas() && has_other_replicas(topology, snapshot);
+            match keeps_as_wanted(queue, snapshot, topology) || as_the_set() {
                 true => Found::Same,
                 false => Found::Blocked(format!("{conflict}; {}", remedy(queue, snapshot, topology))),
             }
@@ -126,6 +127,12 @@ pub(super) fn judge(
         },
         (_, found) => found,
     })
+}
+
+/// Whether the queues of the set have another number of replicas, too: that is reported once, for the set.
+fn has_other_replicas(topology: &Topology, snapshot: &Snapshot) -> bool {
+    let differs = |object| matches!(by_replicas(object, snapshot), Some(Found::Conflict(_)));
+    topology.objects().iter().any(differs)
 }
 
 /// The fault of a lost journal, and the remedy.

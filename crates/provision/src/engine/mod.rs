@@ -13,7 +13,7 @@ mod removal;
 pub(crate) mod step;
 
 pub use contents::Waiting;
-pub(crate) use moving::Move;
+pub(crate) use moving::{Move, interrupted};
 pub(crate) use plan::Plan;
 pub use plan::{AddedStep, Applied};
 pub(crate) use removal::{Closed, Gate, Removal, Removed};

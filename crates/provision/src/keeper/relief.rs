@@ -5,13 +5,11 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
 use log::{Level, info, warn};
 
 use delayline_broker::{QueueInfo, Survey, routes};
-use delayline_core::{
-    codec::AppKey,
-    topology::{Endpoint, Topology},
-};
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
-use crate::{apps::Hold, apps::pause_app, apps::resume_app, engine::Applied};
+use crate::{apps::pause_app, apps::resume_app, engine::Applied};
+use delayline_inspect::Hold;
 use delayline_messages::{complaint::Complaint, error::AdminError};
 
 /// How long no message may wait in the queue of a paused application before that is resumed.
@@ -101,9 +99,8 @@ impl Relief {
     fn try_resume(&self, survey: &Survey, app: &AppKey) -> Result<bool, AdminError> {
         let seen = survey.set(FRESH)?;
         let snapshot = &seen.snapshot;
-        let paused = Endpoint::Queue(self.topology.names().paused(app));
-        let at_once = |queue: &QueueInfo| queue.arguments.contains_key("x-message-ttl");
-        let ours = snapshot.queues.get(paused.name()).is_some_and(at_once);
+        let queue = snapshot.queues.get(&self.topology.names().paused(app));
+        let ours = queue.is_some_and(|queue| Hold::of(queue) == Hold::UntilAccepted);
         let targets = routes(&self.topology, snapshot);
         let refuses = targets.iter().any(|target| target.app == app.as_str() && target.blocked().is_some());
         if !ours || refuses {

@@ -197,6 +197,9 @@ pub fn apply(
             adding.make(app)?;
             step();
         }
+        if !stopped() {
+            adding.clear(&mut of_set.apps)?;
+        }
         for ((app, remove), pruned) in plan.prune.iter().zip(&mut of_set.pruned).take_while(|_| !stopped()) {
             let outcome = remove_app(&plan.settings, &plan.wanted.topology, app, remove, stop)?;
             (pruned.report, pruned.refused) = (outcome.clone().ok(), outcome.err());
@@ -263,7 +266,8 @@ fn look<'a>(
     }
     let mut apps = Vec::new();
     for spec in &wanted.apps {
-        let app = adding.plan(topology, spec)?;
+        let mut app = adding.plan(topology, spec)?;
+        app.report.warnings.iter_mut().for_each(|warning| *warning = with_keys(warning));
         report.apps.push(app.report.clone());
         apps.push(app);
     }

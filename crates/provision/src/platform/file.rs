@@ -94,6 +94,7 @@ fn with_defaults(app: &AppKey, mut written: toml::Table, defaults: &toml::Table)
         says("publish_only") && OF_RECEIVERS.contains(&key)
             || says("no_user") && OF_USERS.contains(&key)
             || has_other_queue && key == "retry"
+            || ["to_queue", "to_exchange"].into_iter().any(says) && key == "landing"
             || !recalls && OF_RECEIVERS[3..].contains(&key)
     };
     let fits: Vec<_> = defaults.iter().filter(|(key, _)| !is_out(key)).collect();

@@ -85,7 +85,12 @@ pub fn install(
         |_, found| Ok(found),
     )?;
     let mut report = report(topology, &plan, &snapshot);
-    report.unsuitable = unsuitable(&settings.topology, &about);
+    let mut asked = settings.topology.clone();
+    if report.conflicts.iter().any(Conflict::is_of_replicas) {
+        // Too few nodes are the same fault, with the same remedy.
+        asked.replicas = None;
+    }
+    report.unsuitable = unsuitable(&asked, &about);
     if let (Ok(snapshot), Some(management)) = (&snapshot, &settings.management) {
         let is_queue = |(step, found): &&(Step, Found)| {
             *found == Found::Missing && matches!(step, Step::Object(Object::Queue(_)))

@@ -1,6 +1,7 @@
 //! The set itself: install, uninstall, shortcuts on and off.
 
 mod install;
+mod left;
 mod shortcuts;
 mod uninstall;
 

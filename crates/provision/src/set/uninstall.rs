@@ -16,11 +16,12 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde::Serialize;
 
+use super::left::{left, left_earlier};
 use crate::{
-    apps::is_of_adding, engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting,
-    engine::contents, engine::contents::SETTLE, engine::step::by_replicas,
+    engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting, engine::contents,
+    engine::contents::SETTLE, engine::step::by_replicas,
 };
-use delayline_inspect::{AppEntry, AppUserEntry, list_apps, names_among};
+use delayline_inspect::{list_apps, names_among};
 use delayline_messages::{
     error::AdminError, error::connect, error::doing, examine, examine::Conflict, examine::ObjectState,
     examine::as_installed, examine::describe, number::counted_if_known, number::either, number::known,
@@ -207,6 +208,8 @@ fn remove(
         if snapshot.is_some() {
             report.left = left(topology, list_apps(settings, topology)?.apps);
         }
+    } else if let Some(snapshot) = &snapshot {
+        report.left = left_earlier(settings, topology, snapshot)?;
     }
     let Some(stop) = stop else {
         report.removed = ours.iter().map(|object| describe(object)).collect();
@@ -286,34 +289,6 @@ fn parts_of_gateway(topology: &Topology, name: &str) -> Vec<Object> {
         Object::Binding(_) => false,
     });
     parts
-}
-
-/// The parts of applications that stay without the set: no later command lists them.
-fn left(topology: &Topology, apps: Vec<AppEntry>) -> Vec<String> {
-    let of_app = |entry: AppEntry| {
-        let app = entry.app?;
-        let is_own = |user: &&AppUserEntry| {
-            user.publishes == Some(true)
-                && (user.consumes == Some(true) || entry.queue.is_none())
-                && is_of_adding(topology, &user.permission)
-        };
-        let users = entry.users.iter().flatten();
-        let user = users.filter(is_own).map(|user| user.name.as_str()).next();
-        let mut command = vec!["app", "remove", app.as_str()];
-        command.extend(user.into_iter().flat_map(|user| ["--user", user]));
-        command.extend(entry.queue.as_deref().into_iter().flat_map(|queue| ["--queue", queue]));
-        let queue = entry.queue.as_ref().map(|queue| format!("queue `{queue}`"));
-        let rights = user.map(|user| format!("permissions of user `{user}`"));
-        let parts: Vec<_> = queue.into_iter().chain(rights).collect();
-        (!parts.is_empty()).then(|| {
-            let parts = parts.join(" and ");
-            format!(
-                "application `{app}`: {parts}; `{}` removes them",
-                topology.settings().set.command(&command)
-            )
-        })
-    };
-    apps.into_iter().filter_map(of_app).collect()
 }
 
 /// The queues of killed listeners and of stopped canaries. The messages in them are not needed.

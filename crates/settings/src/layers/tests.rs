@@ -202,6 +202,12 @@ fn in_the_image_the_settings_of_the_manifests_apply() {
     let port = settings.web.listen.unwrap().port();
     assert!(settings.web.listen.unwrap().ip().is_unspecified());
     assert!(probed.contains(&format!("containerPort: {port}")), "{probed}");
+    // The labels of every series.
+    let monitored = read("kubernetes/monitoring/servicemonitor.yaml");
+    for (label, value) in [("vhost", &*settings.broker.vhost), ("set", settings.topology.set.as_str())] {
+        let line = format!("{{ targetLabel: {label}, replacement: {value} }}");
+        assert!(monitored.contains(&line), "{line} in {monitored}");
+    }
 }
 
 #[test]

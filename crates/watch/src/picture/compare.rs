@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 
 use delayline_admin as admin;
-use delayline_broker::{Survey, rest};
+use delayline_broker::Survey;
 use delayline_core::topology::Topology;
 use delayline_settings::Settings;
 
@@ -53,7 +53,7 @@ impl Comparison {
             Self::Here(turn) => turn.is_due(broker, Instant::now()).then(|| {
                 let began = Instant::now();
                 let found = SetView::compare(settings, topology, survey);
-                turn.made(&found, (began, Instant::now()));
+                turn.made(&found, (began, Instant::now()), survey);
                 found
             }),
             Self::Elsewhere(found) => found.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -80,9 +80,9 @@ impl Turn {
     }
 
     /// Notes that it was done, from one moment to another.
-    pub(super) fn made(&mut self, found: &SetView, (began, ended): (Instant, Instant)) {
+    pub(super) fn made(&mut self, found: &SetView, (began, ended): (Instant, Instant), survey: &Survey) {
         let (took, well) = (ended - began, found.ok == Some(true) && !found.unchecked_for_now);
-        self.next = Some(ended + rest(took, if well { EVERY } else { AGAIN }, MOST));
+        self.next = Some(ended + survey.rest(took, if well { EVERY } else { AGAIN }, MOST));
     }
 }
 
@@ -123,21 +123,26 @@ mod tests {
     #[test]
     fn soon_again_until_it_is_well_and_at_once_when_the_broker_is_back() {
         let (mut turn, start) = (Turn::default(), Instant::now());
+        let survey = Survey::new(&Settings::from_url("amqp://localhost").unwrap());
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut broker = BrokerView { since: Some(Timestamp::UNIX_EPOCH), ..BrokerView::default() };
         assert!(!turn.is_due(&broker, at(0)), "no answer");
         broker.reachable = true;
         assert!(turn.is_due(&broker, at(0)));
-        turn.made(&SetView { ok: Some(false), ..SetView::default() }, (at(0), at(0)));
+        turn.made(&SetView { ok: Some(false), ..SetView::default() }, (at(0), at(0)), &survey);
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), unchecked_for_now: true, ..SetView::default() }, (at(0), at(0)));
+        turn.made(
+            &SetView { ok: Some(true), unchecked_for_now: true, ..SetView::default() },
+            (at(0), at(0)),
+            &survey,
+        );
         assert_eq!([4, 5].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(5), at(5)));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(5), at(5)), &survey);
         assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
-        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(65), at(65)));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(65), at(65)), &survey);
         broker.since = Some(Timestamp::now());
         assert!(turn.is_due(&broker, at(66)));
-        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)));
+        turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)), &survey);
         assert_eq!([249, 250].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
     }
 }

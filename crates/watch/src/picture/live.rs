@@ -219,7 +219,7 @@ fn compare(
         }
         let began = Instant::now();
         let view = SetView::compare(settings, &topology, survey);
-        turn.made(&view, (began, Instant::now()));
+        turn.made(&view, (began, Instant::now()), survey);
         *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
     }
 }

@@ -41,9 +41,9 @@ pub(super) struct Args {
     /// How often the queue itself redelivers a message [default: 5]
     #[arg(hide_short_help = true, long, value_name = "N", value_parser = values::whole::<u32>(1..))]
     native_attempts: Option<u32>,
-    /// Put a landing queue between dispatch and the application's queue
-    #[arg(long, help_heading = "Bulkhead")]
-    landing: bool,
+    /// Put a landing queue between dispatch and the application's queue; `--landing false` removes it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true, help_heading = "Bulkhead")]
+    landing: Option<bool>,
     /// Put a landing queue in front of this queue, which must exist
     #[arg(long, value_name = "NAME", help_heading = "Bulkhead")]
     to_queue: Option<String>,

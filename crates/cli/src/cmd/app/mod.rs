@@ -23,6 +23,7 @@ use crate::{again::Again, cmd::held::follow, values};
 use delayline_term::{Code, Failure, Output, consent::Consent, ending, output::aside};
 
 pub(crate) use handout::address;
+pub(crate) use print::landed;
 
 /// How long `app resume` waits until the application's queue has accepted all messages.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@ use owo_colors::OwoColorize;
 
 use delayline_admin::{
     AddReport, AppCheck, AppEntry, AppList, AppUserEntry, Applied, DiscardReport, PauseReport, Probe,
-    RemoveRefusal, RemoveReport, named,
+    RemoveRefusal, RemoveReport, Waiting, named,
 };
 use delayline_core::codec::AppKey;
 use delayline_settings::Settings;
@@ -59,9 +59,9 @@ pub(crate) fn added(
     if !change::made(&format!("application `{}`", report.app), "registered", found, output)? {
         return Ok(code);
     }
-    for warning in &report.warnings {
-        output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
-    }
+    let verb = if report.outcome == Applied::DryRun { "would remove" } else { "removed" };
+    landed(report, &format!("  {verb}"), output)?;
+    findings::warnings(&report.warnings, output)?;
     if unlimited {
         output.line(
             "hint: its user may publish delays of up to 8.5 years. A mistake in the unit is stored for as long: \
@@ -74,6 +74,18 @@ pub(crate) fn added(
         handout.show(settings, output)?;
     }
     Ok(code)
+}
+
+/// What became of a landing queue that is not needed any more.
+pub(crate) fn landed(report: &AddReport, verb: &str, output: &mut Output) -> Result<(), Failure> {
+    for queue in &report.removed {
+        output.line(format!("{verb} queue `{queue}`"))?;
+    }
+    for Waiting { queue, messages, .. } in &report.kept {
+        let messages = counted_if_known(*messages, "message");
+        output.line(format!("  kept queue `{queue}` with {messages}. Run this again later to remove it"))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn removed(

@@ -91,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_unstick: bool,
     /// Pause applications that block a level, at most N at a time, until their queues accept messages
-    /// again; see docs/how-to/applications.md for the rights that this needs [default: 0]
+    /// again; `serve user NAME --pause-blocking` gives the rights for this [default: 0]
     #[arg(
         hide_short_help = true,
         long,

@@ -12,14 +12,21 @@ Examples:
   DELAYLINE_APP_PASSWORD=... delayline serve user delayline-serve
   delayline serve user delayline-serve --dry-run
   delayline serve user delayline-serve --print     the commands for an administrator
+  delayline serve user delayline-serve --pause-blocking
 
 The rights are for all parts of the daemon and for the gateways that exist now; run it again
-after `gateway add`. The tag `policymaker` lets the daemon unstick queues: give it to no
+after `gateway add`. With --pause-blocking they are also for `serve --pause-blocking` and the
+applications that are bound now: the user can then copy the messages of every application and
+publish to every queue. Run it again after `app add`; --pause-blocking false ends it. The tag `policymaker` lets the daemon unstick queues: give it to no
 application, since its holder can drop the messages of every queue.")]
 pub(super) struct Args {
     /// The user's name
     #[arg(value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
+    /// Let the daemon pause applications that block a level, or not with `--pause-blocking false`
+    /// [default: as the user has it]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pause_blocking: Option<bool>,
     /// Print rabbitmqctl commands that make the same user, and change nothing
     #[arg(long, conflicts_with = "dry_run")]
     print: bool,
@@ -37,9 +44,10 @@ pub(crate) struct Commands {
 
 pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Result<Code, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let Args { name, print, dry_run } = args;
+    let Args { name, pause_blocking, print, dry_run } = args;
     if *print {
-        let commands = admin::daemon_user_commands(settings, &topology, name)?;
+        let pausing = *pause_blocking == Some(true);
+        let commands = admin::daemon_user_commands(settings, &topology, name, pausing)?;
         if output.json {
             output.json(&Commands { commands })?;
         } else {
@@ -48,7 +56,7 @@ pub(super) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
         return Ok(Code::Done);
     }
     let who = (name.as_str(), settings.app_password.clone());
-    let report = admin::add_daemon_user(settings, &topology, who, *dry_run)?;
+    let report = admin::add_daemon_user(settings, &topology, who, *pause_blocking, *dry_run)?;
     let code = if report.outcome == Applied::Conflict { Code::Problem } else { Code::Done };
     if output.json {
         output.json(&report)?;

@@ -11,8 +11,9 @@ use delayline_schedules::Changed;
 use delayline_settings::Settings;
 
 use super::install::switched;
+use crate::cmd::app::landed;
 use delayline_term::{
-    Code, Failure, Output, consent::Consent, ending, output::at, output::counted, output::dry_run,
+    Code, Failure, Output, consent::Consent, ending, findings, output::at, output::counted, output::dry_run,
     output::grouped, output::unchanged, text::readable,
 };
 
@@ -146,11 +147,15 @@ fn of_set(report: &SetReport, output: &mut Output) -> Result<(), Failure> {
         let bindings = install.created_bindings.unwrap_or(install.bindings) as u64;
         output.line(format!("set `{}`", report.set))?;
         output.line(format!("  {} {objects}, {}", "+".green(), counted(bindings, "binding")))?;
+        findings::warnings(&install.warnings, output)?;
     }
     for line in switched(install) {
         output.line(format!("set `{}`: {line}", report.set))?;
     }
-    for app in report.apps.iter().filter(|app| app.steps.iter().any(|step| !step.stood)) {
+    let is_same = |app: &AddReport| {
+        app.steps.iter().all(|step| step.stood) && app.removed.is_empty() && app.kept.is_empty()
+    };
+    for app in report.apps.iter().filter(|app| !is_same(app)) {
         output.line(format!("application `{}`", app.app))?;
         for step in app.steps.iter().filter(|step| !step.stood) {
             match &step.replaces {
@@ -158,6 +163,8 @@ fn of_set(report: &SetReport, output: &mut Output) -> Result<(), Failure> {
                 None => output.line(format!("  {} {}", "+".green(), step.what))?,
             }
         }
+        landed(app, &format!("  {}", "-".red()), output)?;
+        findings::warnings(&app.warnings, output)?;
     }
     for app in &report.pruned {
         pruned(app, output)?;

@@ -136,9 +136,7 @@ fn show(report: &InstallReport, settings: &Settings, output: &mut Output) -> Res
         output.line(format!("  {line}"))?;
     }
     findings::unchecked(&report.unchecked, output)?;
-    for warning in &report.warnings {
-        output.line(format!("{} {warning}", "warning:".yellow().bold()))?;
-    }
+    findings::warnings(&report.warnings, output)?;
     if !is_dry_run {
         output.line(format!(
             "Publish to the exchange `{set}` with a key such as `{}` prints.",
