@@ -8,6 +8,7 @@ mod faults;
 mod hostile;
 mod layouts;
 mod reading;
+mod scheduled;
 mod screenshots;
 
 use delayline_core::{Message, codec::Delay};

@@ -200,7 +200,7 @@ fn it_fits_a_telephone_and_suits_its_reader() {
 }
 
 /// The cells of each row of a table.
-fn rows(page: &Seen, body: &str) -> Json {
+pub(crate) fn rows(page: &Seen, body: &str) -> Json {
     page.eval(&format!(
         "[...document.querySelectorAll('#{body} tr')].map(row => [...row.children].map(cell => cell.textContent))"
     ))

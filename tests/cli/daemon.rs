@@ -86,7 +86,13 @@ impl Daemon {
 
     /// The value of a series, by its name and labels in the exposition format.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
-        let body = self.get("/metrics").body;
+        self.metric_with("", series)
+    }
+
+    /// The same with a token.
+    pub(crate) fn metric_with(&self, token: &str, series: &str) -> Option<f64> {
+        let head = format!("Host: localhost\r\nAuthorization: Bearer {token}");
+        let body = self.request(&format!("GET /metrics HTTP/1.1\r\n{head}\r\n\r\n")).body;
         let line = body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
         line.parse().ok()
     }

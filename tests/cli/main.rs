@@ -9,6 +9,7 @@ mod dev;
 mod doctor;
 mod ends;
 pub(crate) mod exit_codes;
+mod index;
 mod inputs;
 mod manners;
 mod offline;

@@ -79,16 +79,21 @@ fn unwritable_output_is_an_error() {
 #[test]
 fn a_recall_with_contradictory_or_missing_selectors_is_refused() {
     let handle = format!("{NINETY}.~.invoice-17");
-    let all = ["--app", "billing", "--all"];
+    let app = ["--app", "billing"];
     let when = ["--due-after", "2026-12-24", "--due-before", "2026-12-01"];
     for (words, said) in [
         (vec![&*handle, "--id", "other"], "--id"),
         (vec![&*handle, "--all"], "--all"),
         (vec![&*handle, "--file", "-"], "--file"),
         (vec![&*handle, "--due-after", "18:00"], "--due-after"),
-        (vec!["--due-after", "18:00"], "--all"),
-        (vec!["--app", "billing", "--id", "a", "--due-after", "18:00"], "--due-after"),
-        ([&all[..], &when].concat(), "is not later than"),
+        (vec![&*handle, "--header", "a=b"], "--header"),
+        (vec!["--due-after", "18:00"], "--app"),
+        (vec!["--header", "a=b"], "--app"),
+        (vec!["--dry-run"], "--app"),
+        (app.to_vec(), "--header"),
+        ([&app[..], &["--all", "--due-after", "18:00"]].concat(), "--due-after"),
+        ([&app[..], &["--header", "customer"]].concat(), "customer=C-4"),
+        ([&app[..], &when].concat(), "is not later than"),
         (vec!["--file", "/nowhere"], "/nowhere"),
     ] {
         for verb in ["recall", "unrecall"] {

@@ -48,7 +48,7 @@ fn becomes(settings: &Settings, expected: &[(&str, &str)]) {
     let states = || {
         let list = list(settings);
         let messages = list["messages"].as_array().unwrap().iter();
-        let text = |it: &Json| it.as_str().unwrap().to_owned();
+        let text = |it: &Json| it.as_str().unwrap_or("none").to_owned();
         let of = |it: &Json| (text(&it["id"]).split("--").next().unwrap().to_owned(), text(&it["state"]));
         messages.map(of).collect::<Vec<_>>()
     };
@@ -73,7 +73,7 @@ fn messages_are_recalled_with_the_help_of_the_journal() {
     unknown.code(1).stdout(contains("unknown").and(contains("does not contain `z`")));
     becomes(&settings, &[("a", "waiting"), ("b", "recalled"), ("c", "waiting"), ("d", "waiting")]);
     let before = list(&settings)["messages"][3]["due"].as_str().unwrap().to_owned();
-    let all = ["scheduled", "recall", "--app", "billing", "--all", "--due-before", &before];
+    let all = ["scheduled", "recall", "--app", "billing", "--due-before", &before, "--yes"];
     run(&settings, &all).assert().success().stdout(contains("2 recalled, 0 not or not certainly"));
     becomes(&settings, &[("a", "recalled"), ("b", "recalled"), ("c", "recalled"), ("d", "waiting")]);
     run(&settings, &["scheduled", "unrecall", "--app", "billing", "--id", "a"]).assert().success();
@@ -81,6 +81,70 @@ fn messages_are_recalled_with_the_help_of_the_journal() {
     // The command refuses to run if it does not name any messages.
     run(&settings, &["scheduled", "recall", "--app", "billing"]).assert().code(2);
     run(&settings, &["scheduled", "recall", "--id", "a"]).assert().code(2);
+}
+
+#[test]
+fn messages_are_shown_recalled_and_rescheduled_by_filters_with_a_preview() {
+    let settings = registered();
+    let first = json!({ "id": "a", "delay": "1h", "body": "1", "headers": { "customer": "C-4" } });
+    let lines: String = [
+        first.clone(),
+        json!({ "id": "b", "delay": "2h", "body": "2", "headers": { "customer": "C-5" } }),
+        json!({ "delay": "3h", "body": "3", "headers": { "customer": "C-4" } }),
+        json!({ "id": "d", "delay": "4h", "body": "4", "headers": { "customer": "C-4" } }),
+        json!({ "id": "e", "delay": "5h", "body": "5" }),
+    ]
+    .iter()
+    .map(|line| format!("{line}\n"))
+    .collect();
+    let send = |lines: String| {
+        let mut send = run(&settings, &["send", "--app", "billing", "--jsonl"]);
+        send.write_stdin(lines).assert().success();
+    };
+    send(lines);
+    // Another message with the same routing key and another due time.
+    send(first.to_string());
+    let customer = ["--app", "billing", "--header", "customer=C-4"];
+    let command =
+        |verb: &str, more: &[&str]| run(&settings, &[&["scheduled", verb][..], &customer, more].concat());
+    let counts = || json(&mut run(&settings, &["scheduled", "count", "--by", "app", "--json"]));
+    let waiting = |counts: &Json| counts["apps"][0]["waiting"] == 6;
+    eventually_seen("all are in the journal", counts, waiting);
+    command("count", &["--by", "app"]).assert().success().stdout(contains("billing").and(contains("4")));
+
+    // Messages without an id are listed and shown, too.
+    let shown = stdout(&mut command("show", &["--skip", "1", "--limit", "2", "--json"]));
+    let bodies: Vec<Json> =
+        shown.lines().map(|it| serde_json::from_str::<Json>(it).unwrap()["body"].take()).collect();
+    assert_eq!(bodies, ["1", "3"], "{shown}");
+    let page = json(&mut command("list", &["--skip", "2", "--limit", "1", "--json"]));
+    assert_eq!((&page["messages"][0]["id"], &page["more"]), (&Json::Null, &1.into()), "{page:#}");
+
+    for (verb, more) in [("recall", &[][..]), ("reschedule", &["--delay", "6h"])] {
+        // There is no terminal to ask on.
+        command(verb, more).assert().code(2).stderr(contains("--yes"));
+        let preview = json(&mut command(verb, &[more, &["--dry-run", "--json"]].concat()));
+        assert_eq!((&preview["messages"], &preview["without_id"]), (&3.into(), &1.into()), "{preview:#}");
+        let preview = command(verb, &[more, &["--dry-run"]].concat()).assert().success();
+        preview.stdout(contains("3 messages would be re").and(contains("1 message without an id")));
+    }
+    let all = |state: &'static str| {
+        [("a", state), ("a", state), ("b", "waiting"), ("none", "waiting"), ("d", state), ("e", "waiting")]
+    };
+    // In the order of the journal.
+    let moved = |state: &'static str| [("a", state), ("d", state), ("a", state)];
+    becomes(&settings, &all("waiting"));
+    let done = command("reschedule", &["--delay", "6h", "--yes"]).assert().code(1);
+    done.stdout(contains("3 rescheduled, 1 not or not certainly"));
+    becomes(&settings, &[&all("recalled")[..], &moved("waiting")].concat());
+    command("recall", &["--yes"]).assert().code(1).stdout(contains("3 recalled, 1 not or not certainly"));
+    becomes(&settings, &[&all("recalled")[..], &moved("recalled")].concat());
+    // What was recalled already is not selected, and a message that has no id has no handle.
+    command("recall", &["--yes"]).assert().code(1).stderr(contains("1 have no id"));
+    command("unrecall", &["--yes"]).assert().success().stdout(contains("6 undone"));
+    becomes(&settings, &[&all("waiting")[..], &moved("waiting")].concat());
+    let none = ["scheduled", "recall", "--app", "billing", "--header", "customer=C-9", "--yes"];
+    run(&settings, &none).assert().code(1).stdout(contains("does not contain such messages"));
 }
 
 #[test]

@@ -338,6 +338,11 @@ fn scheduled(walk: &mut Walk) {
     assert_eq!(walk.run("send", &[&send[..], &["alone", "--replace"]].concat())[0]["replaced"], "nothing");
     walk.run("scheduled show", &[&handle]);
     walk.run("scheduled count", &["--app", "billing", "--by", "day"]);
+    walk.run("scheduled count", &["--by", "app"]);
+    let all = ["--app", "billing", "--all", "--dry-run"];
+    assert_eq!(walk.run("scheduled recall", &all)[0]["dry_run"], true);
+    walk.run("scheduled unrecall", &all);
+    walk.run("scheduled reschedule", &[&all[..], &["--delay", "2h"]].concat());
     assert!(walk.run("scheduled reschedule", &[&handle, "--delay", "2h"])[0].get("problem").is_some());
     let list = walk.run("scheduled list", &["--app", "billing", "--id", "instead"]);
     let instead = list[0]["messages"][0]["handle"].as_str().unwrap().to_owned();

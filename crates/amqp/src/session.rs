@@ -65,6 +65,8 @@ pub enum StreamStart {
     /// With the first part that was written at this time or later, in seconds since the epoch. If there is
     /// none, with the next message that is published.
     At(i64),
+    /// With the message at this place, or the next one if it was cut off.
+    Place(u64),
 }
 
 /// The counts from a passive declare of a queue. Messages that are stuck in dead-lettering or
@@ -462,6 +464,7 @@ impl Session {
             StreamStart::First => AmqpValue::LongString("first".into()),
             StreamStart::Last => AmqpValue::LongString("last".into()),
             StreamStart::At(second) => AmqpValue::Timestamp(u64::try_from(second).unwrap_or(0)),
+            StreamStart::Place(place) => AmqpValue::LongLongInt(i64::try_from(place).unwrap_or(i64::MAX)),
         };
         let mut arguments = FieldTable::new();
         arguments.insert(STREAM_OFFSET.into(), from);

@@ -6,10 +6,11 @@ mod generate;
 use schemars::JsonSchema;
 
 use delayline_admin::{
-    AppList, ApplyReport, DaemonUserReport, DiscardReport, DoctorReport, FoundMessage, GatewayAdded,
-    GatewayEntry, GatewayList, GuardReport, InstallReport, KeptMessage, KeptReport, LayoutStatus,
-    PauseReport, PendingRecalls, Refusal, RemoveRefusal, RemoveReport, ReplayReport, ScheduleCount,
-    ScheduleList, SweepReport, TransferReport, Unguarded, UninstallReport, UnstickReport, VerifyReport,
+    AppCounts, AppList, ApplyReport, DaemonUserReport, DiscardReport, DoctorReport, FoundMessage,
+    GatewayAdded, GatewayEntry, GatewayList, GuardReport, InstallReport, KeptMessage, KeptReport,
+    LayoutStatus, PauseReport, PendingRecalls, Refusal, RemoveRefusal, RemoveReport, ReplayReport,
+    ScheduleCount, ScheduleList, SweepReport, TransferReport, Unguarded, UninstallReport, UnstickReport,
+    VerifyReport,
 };
 use delayline_schedules::{AllSchedules, ScheduleChange, ScheduleDetails};
 use delayline_watch::{picture::Picture, web::Health};
@@ -75,17 +76,20 @@ printed! {
     "schedule-resume", "A report of `schedule resume`.", [ScheduleChange];
     "schedule-run", "The message that `schedule run` published.", [schedule::Ran<'static>];
     "schedule-show", "A schedule, with its next occurrences.", [ScheduleDetails];
-    "scheduled-count", "The number of messages of an application's journal, by due time.", [ScheduleCount];
+    "scheduled-count", "The number of messages of an application's journal, by due time; with `--by app`, of \
+        each application.", [ScheduleCount, AppCounts];
     "scheduled-list", "The messages of an application's journal; with `--recalls`, the pending recalls.",
         [ScheduleList, PendingRecalls];
-    "scheduled-recall", "The result for one handle, one line for each.",
-        [scheduled::Line, scheduled::Unknown, Problem<'static>];
-    "scheduled-reschedule", "The message that takes the place of another one, or why nothing was changed.",
-        [scheduled::Rescheduled, Problem<'static>];
-    "scheduled-show", "A message of a journal; `send --jsonl` reads it.", [FoundMessage];
+    "scheduled-recall", "The result for one handle, one line for each; with `--dry-run`, what would be done.",
+        [scheduled::Line, scheduled::Preview<'static>, scheduled::Unknown, Problem<'static>];
+    "scheduled-reschedule", "The message that takes the place of another one, or why nothing was changed; one \
+        line for each. With `--dry-run`, what would be done.",
+        [scheduled::Rescheduled, scheduled::NotRescheduled, scheduled::Preview<'static>, scheduled::Unknown,
+            Problem<'static>];
+    "scheduled-show", "A message of a journal, one line for each; `send --jsonl` reads it.", [FoundMessage];
     "scheduled-sweep", "A report of the sweep.", [SweepReport];
-    "scheduled-unrecall", "The result for one handle, one line for each.",
-        [scheduled::Line, scheduled::Unknown, Problem<'static>];
+    "scheduled-unrecall", "The result for one handle, one line for each; with `--dry-run`, what would be done.",
+        [scheduled::Line, scheduled::Preview<'static>, scheduled::Unknown, Problem<'static>];
     "send", "A report of `send`. With `--handles`, one line for each handle comes before it.",
         [send::Report, send::Recallable];
     "serve-check", "Whether the running daemon is ready.", [Health];

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use delayline_admin::{self as admin, AdminError, DoctorOptions, RecallStats};
+use delayline_admin::{self as admin, AdminError, DoctorOptions, Index, RecallStats};
 use delayline_broker::Survey;
 use delayline_core::{backoff::wait, topology::Topology};
 use delayline_settings::Settings;
@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Runs the doctor at intervals until `stop` is set.
 pub(crate) fn start(
     (settings, survey): (Settings, Arc<Survey>),
-    recalls: Option<Arc<RecallStats>>,
+    (recalls, index): (Option<Arc<RecallStats>>, Option<Arc<Index>>),
     found: Arc<Mutex<Option<Checkup>>>,
     stop: Arc<AtomicBool>,
 ) {
@@ -40,7 +40,8 @@ pub(crate) fn start(
         while wait(&stop, pause) {
             // Reading leaves messages where they are, however often it is done.
             let recalls = recalls.as_ref().map(|recalls| recalls.counts());
-            let options = DoctorOptions { sample: 0, recalls, ..DoctorOptions::default() };
+            let index = index.as_ref().map(|index| index.journals()).unwrap_or_default();
+            let options = DoctorOptions { sample: 0, recalls, index, ..DoctorOptions::default() };
             let began = Instant::now();
             let looked = look(&settings, &topology, &options, &survey);
             pause = if looked.is_ok() { survey.rest(began.elapsed(), EVERY, MOST) } else { AGAIN };

@@ -9,7 +9,9 @@ mod checkup;
 mod ending;
 mod files;
 mod gateways;
+mod parts;
 mod readiness;
+mod scheduled;
 mod site;
 mod waiting;
 
@@ -41,24 +43,10 @@ use ending::{Alarm, GRACE, end_by, has_panicked};
 use waiting::Gate;
 
 pub use files::raise_limit;
+pub use parts::Parts;
 
 /// How often a daemon without a retry service checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
-
-/// The parts of a daemon. The settings say whether it has a canary and a page.
-#[derive(Debug, Clone)]
-pub struct Parts {
-    /// The retry service, with these policies, and the number of messages to hold at a time.
-    pub retries: Option<(SharedPolicies, u16)>,
-    /// Gateways.
-    pub gateways: bool,
-    /// Publishing schedules.
-    pub schedules: bool,
-    /// Sweeping up expired recalls.
-    pub sweeping: bool,
-    /// Unsticking queues, and how many applications that block a level may be paused at a time.
-    pub unsticking: Option<usize>,
-}
 
 /// What the threads of all parts share.
 struct Daemon {
@@ -80,8 +68,7 @@ pub fn run(
     bound: Option<Bound>,
     stop: &Arc<AtomicBool>,
 ) -> Result<bool, WebError> {
-    let counters =
-        site::Counters::new(parts.retries.is_some(), parts.gateways, parts.sweeping, parts.schedules);
+    let counters = site::Counters::new(settings, parts);
     let survey = Arc::new(Survey::new(settings));
     survey.keep(stop);
     let agreement = Agreement::watched(settings, stop);
@@ -103,7 +90,13 @@ impl Daemon {
         let schedules = parts.schedules.then(|| self.schedules());
         let watch =
             bound.is_some().then(|| site::watch(&self.settings, &self.survey, &self.counters, &self.stop));
-        let site = watch.as_ref().map(|watch| site::site(&self.counters, &watch.live(), &self.agreement));
+        let indexing = self.counters.index().filter(|_| bound.is_some()).map(|index| {
+            let survey = Arc::clone(&self.survey);
+            self.behind(move |stop| index.run(|| scheduled::queues(&survey), stop))
+        });
+        let site = watch
+            .as_ref()
+            .map(|watch| site::site(&self.counters, &watch.live(), &self.agreement, &self.settings));
         let web = bound.zip(site).map(|(bound, site)| open(bound, &self.settings, site));
         // Even so, each part cleans up: a policy of the unsticker may be set already.
         let (web, no_web) = match web.transpose() {
@@ -127,6 +120,7 @@ impl Daemon {
         let _ = canary.and_then(|thread| end_by(deadline, "the canary", thread));
         let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
         let _ = sweeper.and_then(|thread| end_by(deadline, "sweeping", thread));
+        let _ = indexing.and_then(|thread| end_by(deadline, "the index", thread));
         match no_web {
             Some(error) => Err(error),
             None => Ok(clean && !has_panicked()),

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use jiff::Timestamp;
 use serde_json::json;
 
-use delayline_admin::{Kept, RecallStats, UnstickStats};
+use delayline_admin::{Index, Kept, RecallStats, UnstickStats};
 use delayline_broker::Survey;
 use delayline_client::{gateway::GatewayCounters, retry::RetryStats, router::Stats};
 use delayline_schedules::ScheduleStats;
@@ -17,7 +17,7 @@ use delayline_watch::{
     web::{DASHBOARD, Site},
 };
 
-use super::{agreement::Agreement, checkup, readiness::readiness};
+use super::{agreement::Agreement, checkup, parts::Parts, readiness::readiness, scheduled};
 
 /// The counters of this process.
 #[derive(Debug, Clone, Default)]
@@ -33,14 +33,20 @@ pub(crate) struct Counters {
     recalls: Option<Arc<RecallStats>>,
     /// The schedules, if it publishes any.
     schedules: Option<Arc<ScheduleStats>>,
+    /// The index of scheduled messages, if it keeps one.
+    index: Option<Arc<Index>>,
 }
 
 impl Counters {
-    pub(crate) fn new(retrying: bool, gateways: bool, sweeping: bool, publishing: bool) -> Self {
-        let gateways = gateways.then(Arc::default);
-        let recalls = sweeping.then(Arc::default);
-        let schedules = publishing.then(Arc::default);
-        Self { retries: retrying.then(Arc::default), gateways, recalls, schedules, ..Self::default() }
+    pub(crate) fn new(settings: &Settings, parts: &Parts) -> Self {
+        Self {
+            retries: parts.retries.is_some().then(Arc::default),
+            gateways: parts.gateways.then(Arc::default),
+            recalls: parts.sweeping.then(Arc::default),
+            schedules: parts.schedules.then(Arc::default),
+            index: parts.index.then(|| Arc::new(Index::new(settings.clone()))),
+            ..Self::default()
+        }
     }
 
     pub(crate) fn of_retries(&self) -> (Arc<RetryStats>, Arc<Stats>) {
@@ -56,7 +62,12 @@ impl Counters {
             gateways: self.gateways.clone(),
             recalls: self.recalls.clone(),
             schedules: self.schedules.clone(),
+            index: self.index.clone(),
         }
+    }
+
+    pub(crate) fn index(&self) -> Option<Arc<Index>> {
+        self.index.clone()
     }
 
     pub(crate) fn of_gateways(&self) -> Arc<GatewayCounters> {
@@ -98,17 +109,28 @@ pub(crate) fn watch(
     };
     let recalls = counters.recalls.clone();
     let of = (settings.clone(), Arc::clone(survey));
-    checkup::start(of, recalls, Arc::clone(&sources.checkup), Arc::clone(stop));
+    checkup::start(of, (recalls, counters.index()), Arc::clone(&sources.checkup), Arc::clone(stop));
     Watch::start(settings.clone(), sources)
 }
 
-pub(crate) fn site(counters: &Counters, live: &Arc<Live>, agreement: &Agreement) -> Site {
+pub(crate) fn site(
+    counters: &Counters,
+    live: &Arc<Live>,
+    agreement: &Agreement,
+    settings: &Settings,
+) -> Site {
     let agreement = agreement.clone();
     let inside = counters.inside();
     let (metrics, ready) = (Arc::clone(live), Arc::clone(live));
     let (picture, unroutable, parked) = (Arc::clone(live), Arc::clone(live), Arc::clone(live));
-    Site::new(DASHBOARD)
-        .with_json("/api/picture", move || json!(picture.picture()))
+    let mut site = Site::new(DASHBOARD);
+    if let Some(index) = counters.index() {
+        let settings = settings.clone();
+        site = site.with_queries("/api/scheduled/", move |visitor, path, query| {
+            scheduled::answer((&index, &settings), visitor, path, query)
+        });
+    }
+    site.with_json("/api/picture", move || json!(picture.picture()))
         .with_json("/api/unroutable", move || json!(unroutable.kept(&Kept::Unroutable)))
         .with_json("/api/parked", move || json!(parked.kept(&Kept::Parked)))
         .with_metrics(move || Exposition { picture: metrics.latest(), inside: inside.clone() }.text())

@@ -16,7 +16,8 @@ use delayline_core::{
 use url::Url;
 
 use super::{
-    CanarySettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError, WebSettings,
+    CanarySettings, IndexSettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError,
+    WebSettings,
     layers::Raw,
     urls::{hosts, management_url},
 };
@@ -105,11 +106,24 @@ pub(crate) fn check(raw: Raw) -> Result<Settings, SettingsError> {
         quota,
     };
     let token = secret("web_token_file", raw.web_token, raw.web_token_file)?;
-    let web = WebSettings::new(raw.web_listen.as_deref(), token)?;
+    let mut web = WebSettings::new(raw.web_listen.as_deref(), token)?;
+    web.url = raw.serve_url.as_deref().map(WebSettings::url_of).transpose()?;
+    let index = IndexSettings::new(raw.index_headers.as_deref(), raw.index_bytes)?;
     let interval = duration("canary_interval", raw.canary_interval.as_deref(), CanarySettings::INTERVAL)?;
     let canary = CanarySettings::new(raw.canary, interval, raw.canary_horizon)?;
     let layouts = raw.layouts.as_deref().map_or(Ok(Vec::new()), layouts)?;
-    Ok(Settings { broker, management, topology, router, max_recalls, app_password, web, canary, layouts })
+    Ok(Settings {
+        broker,
+        management,
+        topology,
+        router,
+        max_recalls,
+        app_password,
+        web,
+        canary,
+        index,
+        layouts,
+    })
 }
 
 /// The management API that was named, or the API on the usual port if AMQP uses its default port. A

@@ -1,8 +1,12 @@
 //! A daemon's additional tasks: its pages, and a canary.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use delayline_amqp::broker::Secret;
+use url::Url;
 
 use super::{SettingsError, check::value};
 
@@ -17,12 +21,13 @@ pub struct WebSettings {
     pub explicit: bool,
     /// The token that visitors need. It is required unless the address is a loopback address.
     pub token: Option<Secret>,
+    /// Where commands find the daemon, if a setting names it.
+    pub url: Option<Url>,
 }
 
 impl WebSettings {
     /// The default address.
-    pub const LISTEN: SocketAddr =
-        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15_628);
+    pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 15_628);
 
     /// The address to listen on: an address with a port, `none`, or the default.
     ///
@@ -34,7 +39,34 @@ impl WebSettings {
             Some("none") => None,
             Some(text) => Some(address(text)?),
         };
-        Ok(Self { listen: address, explicit: listen.is_some(), token })
+        Ok(Self { listen: address, explicit: listen.is_some(), token, url: None })
+    }
+}
+
+impl WebSettings {
+    /// The URL of a daemon, as it is written.
+    ///
+    /// # Errors
+    /// The text is not such a URL.
+    pub fn url_of(text: &str) -> Result<Url, SettingsError> {
+        let url = Url::parse(text).ok().filter(|url| url.scheme() == "http" && url.has_host());
+        let plain = url.filter(|url| url.username().is_empty() && url.password().is_none());
+        plain.ok_or_else(|| value("serve_url", "write it as http://127.0.0.1:15628, without a password"))
+    }
+
+    /// Where commands find the daemon: at its URL, or where it listens, if a setting names one of them.
+    #[must_use]
+    pub fn found_at(&self) -> Option<Url> {
+        let listens = || {
+            let address = self.listen.filter(|address| self.explicit && address.port() != 0)?;
+            let host = match address.ip() {
+                ip if !ip.is_unspecified() => ip,
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            Url::parse(&format!("http://{}", SocketAddr::new(host, address.port()))).ok()
+        };
+        self.url.clone().or_else(listens)
     }
 }
 
@@ -45,6 +77,40 @@ fn address(text: &str) -> Result<SocketAddr, SettingsError> {
             format!("`{text}` is not an address and a port; write 127.0.0.1:15628, [::]:15628 or `none`");
         value("web_listen", &reason)
     })
+}
+
+/// The settings of a daemon's index of scheduled messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IndexSettings {
+    /// The headers that it keeps, in their order.
+    pub headers: Vec<String>,
+    /// The most bytes of all journals in it.
+    pub bytes: u64,
+}
+
+impl IndexSettings {
+    /// The most headers that it keeps.
+    pub const MAX_HEADERS: usize = 8;
+    /// The default size. A million messages took 120 MB.
+    pub const BYTES: u64 = 4_000_000_000;
+
+    pub(crate) fn new(headers: Option<&str>, bytes: Option<u64>) -> Result<Self, SettingsError> {
+        let mut kept = Vec::new();
+        for name in headers.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if !kept.iter().any(|known| known == name) {
+                kept.push(name.to_owned());
+            }
+        }
+        if kept.len() > Self::MAX_HEADERS {
+            return Err(value("index_headers", &format!("name {} headers at most", Self::MAX_HEADERS)));
+        }
+        let bytes = bytes.unwrap_or(Self::BYTES);
+        if bytes < 10_000_000 {
+            return Err(value("index_bytes", "use 10000000 (10 MB) or more"));
+        }
+        Ok(Self { headers: kept, bytes })
+    }
 }
 
 /// The settings of a canary.

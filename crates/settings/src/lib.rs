@@ -24,7 +24,7 @@ use delayline_core::{
 };
 use url::Url;
 
-pub use daemon::{CanarySettings, WebSettings};
+pub use daemon::{CanarySettings, IndexSettings, WebSettings};
 #[doc(hidden)]
 pub use layers::parse;
 pub use layers::{Layers, SettingsError, variables};
@@ -50,6 +50,8 @@ pub struct Settings {
     pub web: WebSettings,
     /// The settings of its canary.
     pub canary: CanarySettings,
+    /// The settings of its index of scheduled messages.
+    pub index: IndexSettings,
     /// The foreign layouts that it also watches, without duplicates.
     pub layouts: Vec<Layout>,
     /// The password of the application that is registered or checked, if these settings are for

@@ -3,6 +3,7 @@
 pub mod change;
 pub mod code;
 pub mod consent;
+pub mod draw;
 pub mod ending;
 pub mod failure;
 pub mod findings;

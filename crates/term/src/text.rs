@@ -2,9 +2,11 @@
 
 use jiff::Timestamp;
 
+use delayline_admin::Layout;
 use delayline_admin::counted_if_known;
 use delayline_admin::grouped;
 pub use delayline_admin::known as number;
+use delayline_core::shell::command;
 use delayline_watch::picture::{Forecast, Picture};
 
 /// A time in its largest unit: `4.3 y`, `12 d`, `8 s`.
@@ -84,6 +86,17 @@ pub fn trouble(picture: &Picture) -> Option<String> {
         .map_or_else(String::new, |at| format!(" Numbers below are {} old.", ago(Timestamp::now(), at)));
     let problem = picture.broker.problem.as_deref().unwrap_or("no reason is known");
     Some(readable(&format!("For {}: {problem}.{counted}", ago(Timestamp::now(), since))))
+}
+
+/// Whether a guard exists, on how many of the exchanges, and how many messages it keeps.
+pub fn guard(layout: &Layout, (some, all): (usize, usize), (keeps, kept): (bool, Option<u64>)) -> String {
+    let add = || command(&["guard", "add", &layout.to_string()]);
+    match keeps {
+        _ if some == 0 => format!("none: run `{}`", add()),
+        _ if some < all => format!("{some} of {all} exchanges: run `{}` again", add()),
+        true => format!("set, and keeps {}", messages(kept)),
+        false => "set, but not by delayline".into(),
+    }
 }
 
 /// A foreign name or text on one line, without characters that control a terminal: applications choose

@@ -1,9 +1,11 @@
 //! The journal of an application, which lists its scheduled messages.
 
+mod index;
+mod index_cost;
 mod limits;
 mod lost;
 
-use std::{num::NonZeroU64, process::Command, sync::atomic::AtomicBool, thread};
+use std::{num::NonZeroU64, ops::Range, process::Command, sync::atomic::AtomicBool, thread};
 
 use delayline_admin::{
     self as admin, AdminError, AppQueue, AppSpec, AppUser, Applied, CountBy, Delivery, JournalUnread,
@@ -38,14 +40,14 @@ fn registered(settings: &Settings) -> AppSpec {
     spec
 }
 
-fn listed_by(settings: &Settings, filter: &ScheduleFilter, limit: usize) -> ScheduleList {
+fn listed_by(settings: &Settings, filter: &ScheduleFilter, range: Range<usize>) -> ScheduleList {
     let topology = topology(settings);
-    admin::list_scheduled(settings, &topology, &app("billing"), filter, limit, &NOT_STOPPED, |_, _| {})
+    admin::list_scheduled(settings, &topology, &app("billing"), filter, range, &NOT_STOPPED, |_, _| {})
         .unwrap()
 }
 
 fn listed(settings: &Settings) -> ScheduleList {
-    listed_by(settings, &ScheduleFilter::default(), 100)
+    listed_by(settings, &ScheduleFilter::default(), 0..100)
 }
 
 /// The id and the state of each message.
@@ -65,7 +67,7 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
         &topology,
         &plain.app,
         &ScheduleFilter::default(),
-        1,
+        0..1,
         &NOT_STOPPED,
         |_, _| {},
     );
@@ -149,7 +151,7 @@ fn an_earlier_journal_becomes_complete_without_a_gap() {
         done.store(true, Ordering::Relaxed);
         publishing.join().unwrap()
     });
-    let list = listed_by(&settings, &ScheduleFilter::default(), 100_000);
+    let list = listed_by(&settings, &ScheduleFilter::default(), 0..100_000);
     assert_eq!((list.journal.read, list.messages.len() as u64), (confirmed, confirmed));
     assert!(list.messages.iter().all(|message| message.copies == 1));
     assert_eq!(admin::verify(&settings, &topology).unwrap().findings, []);
@@ -291,7 +293,7 @@ fn one_copy_is_made_and_nothing_else_changes() {
     assert_eq!(last.body, b"the last");
     assert_eq!(depth(&settings, "delay.unroutable"), 0);
     let all = ScheduleFilter::default().with_due_after(Some(Timestamp::UNIX_EPOCH));
-    let list = listed_by(&tenant, &all, 100);
+    let list = listed_by(&tenant, &all, 0..100);
     assert_eq!((list.messages.len(), list.journal.read, list.journal.odd), (8, 8, 0), "{list:#?}");
     // `doctor` does not mistake the copies for multiplied messages.
     let doctor = admin::doctor(&settings, &topology(&settings), &admin::DoctorOptions::default()).unwrap();
@@ -318,14 +320,25 @@ fn scheduled_messages_are_listed_with_recalled_ones() {
                 ("", ScheduleState::Waiting),
             ]
     });
-    let list = listed_by(&settings, &ScheduleFilter::default(), 1);
+    let list = listed_by(&settings, &ScheduleFilter::default(), 0..1);
     assert_eq!((list.messages.len(), list.more, list.waiting, list.recalled), (1, 3, 3, 1), "{list:#?}");
     assert_eq!(list.messages[0].handle, handle(&soon).to_string());
     let before = ScheduleFilter::default()
         .with_due_before(Timestamp::from_millisecond(late.due.as_millisecond()).ok());
-    assert_eq!(listed_by(&settings, &before, 9).messages.len(), 2);
+    assert_eq!(listed_by(&settings, &before, 0..9).messages.len(), 2);
     let by_id = ScheduleFilter::default().with_id(Some("late".parse().unwrap()));
-    assert_eq!(states(&listed_by(&settings, &by_id, 9)), [("late", ScheduleState::Waiting)]);
+    assert_eq!(states(&listed_by(&settings, &by_id, 0..9)), [("late", ScheduleState::Waiting)]);
+    let by_header = ScheduleFilter::default().with_headers(vec!["of=soon".parse().unwrap()]);
+    assert_eq!(states(&listed_by(&settings, &by_header, 0..9)), [("soon", ScheduleState::Waiting)]);
+    let second = listed_by(&settings, &ScheduleFilter::default(), 1..2);
+    assert_eq!((states(&second), second.more), (vec![("mid", ScheduleState::Recalled)], 2), "{second:#?}");
+    let recalled = listed_by(&settings, &ScheduleFilter::default().only_recalled(true), 0..9);
+    assert_eq!(states(&recalled), [("mid", ScheduleState::Recalled)]);
+    let counts =
+        admin::count_apps(&settings, &topology(&settings), None, &by_header, &NOT_STOPPED, |_, _| {})
+            .unwrap();
+    let counts: Vec<_> = counts.apps.iter().map(|it| (it.app.as_str(), it.waiting, it.recalled)).collect();
+    assert_eq!(counts, [("billing", 1, 0)]);
 
     let topology = topology(&settings);
     let find = |handle: &Handle| {
@@ -357,6 +370,36 @@ fn scheduled_messages_are_listed_with_recalled_ones() {
     tenant.management = None;
     let list = listed(&tenant);
     assert!(list.messages.len() == 4 && list.recalled == 0 && list.unchecked.len() == 1, "{list:#?}");
+}
+
+/// Also if they cannot be distinguished by key and time, and the journal has several files.
+#[test]
+fn listed_messages_are_read_again_each_with_its_own_contents() {
+    let settings = installed(1_000);
+    let small = JournalSettings::default().with_max_bytes(NonZeroU64::new(1_000_000).unwrap());
+    let spec = journalled(&settings, "billing", small);
+    added(&settings, &spec);
+    let router = settings.router().connect().unwrap();
+    for number in 0..9_u8 {
+        let message = Message::after(spec.app.clone(), "1h".parse().unwrap(), vec![number; 60_000]);
+        send(&router, message.with_header("half", i64::from(number % 2)));
+    }
+    let filter = ScheduleFilter::default().with_headers(vec!["half=1".parse().unwrap()]);
+    let list = listed_by(&settings, &filter, 1..3);
+    assert_eq!((list.messages.len(), list.more), (2, 1), "{list:#?}");
+    let mut found = Vec::new();
+    let topology = topology(&settings);
+    let read = |stop: &AtomicBool, found: &mut Vec<_>| {
+        admin::read_scheduled((&settings, &topology, &spec.app), &list, 1, stop, |it| {
+            found.push((it.message.due, it.body[0], it.body.len()));
+            Ok::<_, AdminError>(())
+        })
+    };
+    read(&NOT_STOPPED, &mut found).unwrap();
+    let due: Vec<_> = list.messages.iter().map(|it| it.due).collect();
+    assert_eq!(found, [(due[0], 3, 60_000), (due[1], 5, 60_000)]);
+    read(&AtomicBool::new(true), &mut found).unwrap();
+    assert_eq!(found.len(), 2);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use delayline_settings::Settings;
 use delayline_broker::{ManagementApi, ManagementError, SeenSet, Survey, routes};
 
 use crate::{finding::Finding, gateways};
-use delayline_messages::{error::AdminError, scheduled::RecallCounts};
+use delayline_messages::{error::AdminError, scheduled::IndexedJournal, scheduled::RecallCounts};
 
 use evidence::Evidence;
 
@@ -48,6 +48,8 @@ pub struct DoctorOptions {
     /// Recall counts from an earlier run; if `None`, recalls are counted. The broker lists all recalls for
     /// that, so a daemon counts them rarely.
     pub recalls: Option<RecallCounts>,
+    /// The index of a daemon.
+    pub index: Vec<IndexedJournal>,
     /// Users that may control the whole set, such as the user that installs it: their rights are no
     /// finding. Administrators never need to be named.
     pub trusted: Vec<String>,
@@ -55,7 +57,7 @@ pub struct DoctorOptions {
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        Self { sample: 1_000, busy_rate: 2_000.0, recalls: None, trusted: Vec::new() }
+        Self { sample: 1_000, busy_rate: 2_000.0, recalls: None, index: Vec::new(), trusted: Vec::new() }
     }
 }
 
@@ -134,6 +136,7 @@ fn examine(
         findings.extend(headers::small_frames(evidence));
         findings.extend(scheduled::recalls::check(topology, evidence, Timestamp::now()));
         findings.extend(scheduled::journals::check(topology, evidence, Timestamp::now()));
+        findings.extend(scheduled::journals::unindexed(topology, &options.index));
         findings.extend(scheduled::schedules::check(topology, evidence, Timestamp::now()));
         findings.extend(dead_letters::left_behind(evidence));
         findings.extend(copies::check(topology, evidence, &targets));

@@ -178,7 +178,7 @@ fn stalls(target: &Route<'_>) -> &'static str {
 }
 
 /// Whether too few of a queue's replicas run.
-fn replicas(queue: &QueueInfo, effect: &str) -> Option<Finding> {
+pub(super) fn replicas(queue: &QueueInfo, effect: &str) -> Option<Finding> {
     let subject = format!("queue `{}`", queue.name);
     if !queue.has_majority() {
         let (online, members) = (queue.online.len(), queue.members.len());

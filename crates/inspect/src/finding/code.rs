@@ -160,6 +160,8 @@ codes! {
     JournalTooShort = "journal-too-short", Advice;
     /// A journal that a policy makes keep less than it was declared with.
     JournalLimited = "journal-limited", Advice;
+    /// A journal that is not in the index of a daemon, or in which newer messages are missing.
+    JournalUnindexed = "journal-unindexed", Advice;
     /// A schedule without further occurrences.
     ScheduleEnded = "schedule-ended", Advice;
     /// A gateway that no queue is bound to.

@@ -91,7 +91,8 @@ impl FindingCode {
             | Self::JournalRefuses
             | Self::JournalMissing
             | Self::JournalTooShort
-            | Self::JournalLimited => RECALL,
+            | Self::JournalLimited
+            | Self::JournalUnindexed => RECALL,
             Self::SchedulesUnserved | Self::ScheduleStalled | Self::ScheduleUnbound | Self::ScheduleEnded => {
                 SCHEDULES
             }

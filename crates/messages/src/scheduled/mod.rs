@@ -5,9 +5,10 @@ mod recalls;
 mod sweeper;
 
 pub use journal::{
-    CountBy, Estimated, FoundMessage, JournalRead, PendingCopies, ScheduleCount, ScheduleFilter,
-    ScheduleList, ScheduleSlot, ScheduleState, ScheduledMessage, count_scheduled, find_scheduled,
-    list_scheduled,
+    AppCounts, CountBy, Estimated, FoundMessage, HeaderFilter, Index, IndexedJournal, JournalRead,
+    PendingCopies, ScheduleCount, ScheduleFilter, ScheduleList, ScheduleSlot, ScheduleState,
+    ScheduledMessage, ShowError, Unindexed, count_apps, count_scheduled, find_scheduled, list_scheduled,
+    read_scheduled,
 };
 pub use journal::{JournalBeginning, is_emptied, journal_beginning, lost, pending_copies};
 pub use recalls::{

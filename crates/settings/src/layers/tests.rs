@@ -246,6 +246,10 @@ fn mistyped_values_are_named() {
         ("canary", "perhaps"),
         ("canary_interval", "100ms"),
         ("canary_horizon", "10"),
+        ("serve_url", "localhost:15628"),
+        ("serve_url", "http://me:secret@localhost"),
+        ("index_headers", "a,b,c,d,e,f,g,h,i"),
+        ("index_bytes", "9"),
     ] {
         let error = fails(Layers::new().set(key, text));
         let named = error.contains(key) || (key == "client_cert_file" && error.contains("client_key_file"));

@@ -18,7 +18,7 @@ use crate::{
     canary::Watched,
     picture::{Checkup, LayoutView, Level, Picture, RecallView},
 };
-use delayline_admin::{RecallStats, Severity, UnstickStats};
+use delayline_admin::{Index, RecallStats, Severity, UnstickStats};
 use delayline_client::{
     gateway::{GatewayCounters, GatewayCounts},
     retry::RetryStats,
@@ -56,6 +56,8 @@ pub struct Inside {
     pub gateways: Option<Arc<GatewayCounters>>,
     /// The schedules.
     pub schedules: Option<Arc<ScheduleStats>>,
+    /// The index of scheduled messages.
+    pub index: Option<Arc<Index>>,
 }
 
 /// The data of a scrape.
@@ -91,6 +93,7 @@ impl Collector for Exposition {
         self.kept(&mut out)?;
         self.recalls(&mut out)?;
         self.schedules(&mut out)?;
+        self.index(&mut out)?;
         self.retries(&mut out)?;
         self.canary(&mut out)?;
         self.routers(&mut out)?;
@@ -388,5 +391,6 @@ fn seconds(time: Timestamp) -> f64 {
 }
 
 mod canary;
+mod index;
 #[cfg(test)]
 mod tests;

@@ -120,6 +120,11 @@ families! {
         "Recalls that this daemon has swept, by application";
     RECALLS_COUNTED: Gauge "delayline_recalls_counted_timestamp" Some("seconds"),
         "Time at which recalls were last counted";
+    INDEXED: Gauge "delayline_indexed" Some("messages"),
+        "Scheduled messages in the index, recalled ones included, by application; absent until its journal was read";
+    INDEX_BEHIND: Gauge "delayline_index_behind" Some("seconds"),
+        "Time since the index had all messages of a journal, by application";
+    INDEX_BYTES: Gauge "delayline_index" Some("bytes"), "Size of the index";
     SCHEDULES_LEADS: Gauge "delayline_schedules_leads" None,
         "1 if this daemon publishes schedules, 0 if it waits for its turn";
     SCHEDULE_DUE: Gauge "delayline_schedule_next_due" Some("seconds"),

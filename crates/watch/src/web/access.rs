@@ -4,8 +4,12 @@ use std::net::IpAddr;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use delayline_amqp::broker::Secret;
+use delayline_core::codec::AppKey;
 use hyper::{HeaderMap, Uri, header};
-use ring::digest::{SHA256, digest};
+use ring::{
+    digest::{SHA256, digest},
+    hmac,
+};
 use subtle::ConstantTimeEq;
 
 /// The shortest token.
@@ -18,7 +22,7 @@ pub enum PageAccess {
     /// a browser whose name pretends to be ours.
     #[default]
     Local,
-    /// Every holder of the token.
+    /// Every holder of the token. A holder of an application's token may ask about that application.
     Token(Token),
 }
 
@@ -26,6 +30,9 @@ pub enum PageAccess {
 /// of `Basic` with any user name.
 #[derive(Debug, Clone)]
 pub struct Token(Secret);
+
+/// The beginning of an application's token, which its app key follows.
+const OF_APP: &str = "app:";
 
 /// Not a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +64,24 @@ impl Token {
         Ok(Self(secret))
     }
 
+    /// The token of an application, which follows from this one: it is valid as long as this one is.
+    #[must_use]
+    pub fn of_app(&self, app: &AppKey) -> String {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.current().expose().as_bytes());
+        let tag = hmac::sign(&key, format!("{OF_APP}{app}").as_bytes());
+        let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{OF_APP}{app}:{hex}")
+    }
+
+    /// The application whose token this is.
+    fn app_of(&self, presented: &[u8]) -> Option<AppKey> {
+        let current = Self::new(self.0.current()).ok()?;
+        let (app, _) = std::str::from_utf8(presented).ok()?.strip_prefix(OF_APP)?.rsplit_once(':')?;
+        let app = AppKey::new(app).ok()?;
+        let right: bool = current.of_app(&app).as_bytes().ct_eq(presented).into();
+        right.then_some(app)
+    }
+
     /// Takes the same time wherever the difference is: hashes are compared in full.
     fn is(&self, presented: &[u8]) -> bool {
         let hash = |bytes: &[u8]| digest(&SHA256, bytes);
@@ -67,9 +92,11 @@ impl Token {
 }
 
 /// The admission on a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Admission {
     Allowed,
+    /// It may ask about this application.
+    App(AppKey),
     /// It has no token, or not the right one.
     Unauthorized,
     /// It is for another host.
@@ -83,7 +110,8 @@ impl PageAccess {
             Self::Local => Admission::WrongHost,
             Self::Token(token) => match presented(headers) {
                 Some(presented) if token.is(&presented) => Admission::Allowed,
-                _ => Admission::Unauthorized,
+                Some(presented) => token.app_of(&presented).map_or(Admission::Unauthorized, Admission::App),
+                None => Admission::Unauthorized,
             },
         }
     }
@@ -156,6 +184,33 @@ mod tests {
             assert_eq!(judge(&access, header::AUTHORIZATION, &wrong), Admission::Unauthorized, "{wrong}");
         }
         assert_eq!(access.judge(&Uri::from_static("/"), &HeaderMap::new()), Admission::Unauthorized);
+    }
+
+    #[test]
+    fn the_token_of_an_application_is_of_that_application_only() {
+        let access = |token: &str| PageAccess::Token(Token::new(token).unwrap());
+        let master = Token::new("0123456789abcdef").unwrap();
+        let key = |text: &str| AppKey::new(text).unwrap();
+        let of = |app: &str| master.of_app(&key(app));
+        let judged =
+            |token: &str, with: &str| judge(&access(with), header::AUTHORIZATION, &format!("Bearer {token}"));
+        for app in ["billing", "eu.orders", "a:b"] {
+            assert_eq!(judged(&of(app), "0123456789abcdef"), Admission::App(key(app)));
+            // With another token, the old ones end.
+            assert_eq!(judged(&of(app), "0123456789abcdeF"), Admission::Unauthorized);
+        }
+        let hex = of("billing").rsplit_once(':').unwrap().1.to_owned();
+        for forged in [
+            format!("app:orders:{hex}"),
+            format!("app:billing:{}", &hex[..63]),
+            format!("app:billing:{}", hex.to_uppercase()),
+            format!("app::{hex}"),
+            "app:billing:".into(),
+            format!("billing:{hex}"),
+            hex,
+        ] {
+            assert_eq!(judged(&forged, "0123456789abcdef"), Admission::Unauthorized, "{forged}");
+        }
     }
 
     #[test]

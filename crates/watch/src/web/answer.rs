@@ -8,6 +8,8 @@ use hyper::{
 };
 use serde_json::json;
 
+use delayline_core::codec::AppKey;
+
 use super::{PageAccess, Site, access::Admission};
 
 pub(super) type Answer = Response<Full<Bytes>>;
@@ -31,14 +33,53 @@ const SECURITY: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Answers one request.
+/// A question that another thread answers.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// The application whose token the visitor has.
+    pub(super) app: Option<AppKey>,
+    uri: Uri,
+}
+
+impl Question {
+    /// Its answer.
+    pub(super) fn answer(&self, site: &Site) -> Answer {
+        let Some((below, answer)) = &site.queries else { return nothing() };
+        let path = self.uri.path().strip_prefix(below).unwrap_or_default();
+        let (status, body) = answer(self.app.as_ref(), path, self.uri.query().unwrap_or_default());
+        json(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &body)
+    }
+}
+
+/// The answer to a visitor whose earlier question is not answered yet.
+pub(super) fn busy() -> Answer {
+    json(StatusCode::TOO_MANY_REQUESTS, &json!({ "error": "one question at a time" }))
+}
+
+fn nothing() -> Answer {
+    text(StatusCode::NOT_FOUND, "there is nothing here\n")
+}
+
+/// Answers one request, or returns it as a question.
 pub(super) fn answer(
     site: &Site,
     access: &PageAccess,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
-) -> Answer {
+) -> Result<Answer, Question> {
+    let app = match (method, access.judge(uri, headers)) {
+        (&Method::GET, Admission::Allowed) => None,
+        (&Method::GET, Admission::App(app)) => Some(app),
+        _ => return Ok(at_once(site, access, method, uri, headers)),
+    };
+    match &site.queries {
+        Some((below, _)) if uri.path().starts_with(below) => Err(Question { app, uri: uri.clone() }),
+        _ => Ok(at_once(site, access, method, uri, headers)),
+    }
+}
+
+fn at_once(site: &Site, access: &PageAccess, method: &Method, uri: &Uri, headers: &HeaderMap) -> Answer {
     if method != Method::GET && method != Method::HEAD {
         let mut answer = text(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -53,6 +94,12 @@ pub(super) fn answer(
         ("/healthz", _) => return json(StatusCode::OK, &json!({ "status": "ok" })),
         ("/readyz", admission) => return readiness(site, admission == Admission::Allowed),
         (_, Admission::Allowed) => {}
+        (_, Admission::App(_)) => {
+            return text(
+                StatusCode::FORBIDDEN,
+                "the token of an application is only for questions about its scheduled messages\n",
+            );
+        }
         (_, Admission::WrongHost) => {
             return text(
                 StatusCode::MISDIRECTED_REQUEST,
@@ -75,7 +122,7 @@ pub(super) fn answer(
         "/metrics" => with_policy(StatusCode::OK, OPEN_METRICS, (site.metrics)().into(), NO_PAGE),
         path => match site.json.iter().find(|(known, _)| *known == path) {
             Some((_, source)) => json(StatusCode::OK, &source()),
-            None => text(StatusCode::NOT_FOUND, "there is nothing here\n"),
+            None => nothing(),
         },
     }
 }
@@ -130,7 +177,7 @@ mod tests {
     }
 
     fn ask(access: &PageAccess, method: Method, path: &'static str) -> (u16, HeaderMap, String) {
-        let answer = answer(&site(), access, &method, &Uri::from_static(path), &HeaderMap::new());
+        let answer = at_once(&site(), access, &method, &Uri::from_static(path), &HeaderMap::new());
         let (parts, body) = answer.into_parts();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let body = runtime.block_on(body.collect()).unwrap().to_bytes();

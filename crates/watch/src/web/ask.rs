@@ -5,8 +5,13 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
-use ureq::{Agent, http::header};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value as Json;
+use ureq::{
+    Agent, Body,
+    http::{Response, header},
+};
+use url::Url;
 
 use delayline_broker::http_failure;
 use delayline_settings::WebSettings;
@@ -66,6 +71,61 @@ pub enum HealthError {
     },
 }
 
+/// Why a daemon gave no answer to a question.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// It cannot be asked.
+    #[error("{0} cannot be asked: {1}")]
+    Silent(Url, String),
+    /// It refuses.
+    #[error("{0} answers: {1}")]
+    Refused(Url, String),
+}
+
+/// Asks the daemon of the settings for JSON, with its token.
+///
+/// # Errors
+/// No answer came, or a refusal.
+pub fn ask_for<T: DeserializeOwned>(
+    settings: &WebSettings,
+    base: &Url,
+    path: &str,
+    query: &[(&str, String)],
+) -> Result<T, AskError> {
+    let mut url = base.clone();
+    url.set_path(path);
+    url.query_pairs_mut().clear().extend_pairs(query);
+    let silent = |reason: String| AskError::Silent(base.clone(), reason);
+    let mut response = get(settings, url.as_str()).map_err(|error| silent(http_failure(&error)))?;
+    let (status, body) = (response.status().as_u16(), response.body_mut());
+    if status == 200 {
+        return body.read_json().map_err(|error| silent(http_failure(&error)));
+    }
+    let reason = match (status, body.read_json::<Json>().ok().as_ref().and_then(|it| it["error"].as_str())) {
+        (_, Some(reason)) => reason.to_owned(),
+        (401, None) => "the token is wrong or missing; set web_token_file".to_owned(),
+        (status, None) => format!("status {status}"),
+    };
+    Err(AskError::Refused(base.clone(), reason))
+}
+
+/// Sends a request with the token of the settings.
+fn get(settings: &WebSettings, url: &str) -> Result<Response<Body>, ureq::Error> {
+    let config = Agent::config_builder()
+        .timeout_global(Some(TIMEOUT))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        // It is near, so proxies in the environment do not apply.
+        .proxy(None);
+    let request = config.build().new_agent().get(url);
+    match &settings.token {
+        Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.current().expose())),
+        None => request,
+    }
+    .call()
+}
+
 /// The answer of `/readyz`.
 #[derive(Deserialize)]
 struct Answer {
@@ -79,19 +139,8 @@ struct Answer {
 /// See [`HealthError`].
 pub fn ask(settings: &WebSettings) -> Result<Health, HealthError> {
     let address = address(settings.listen)?;
-    let config = Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .http_status_as_error(false)
-        .max_redirects(0)
-        // It is on this machine, so proxies in the environment do not apply.
-        .proxy(None);
-    let request = config.build().new_agent().get(format!("http://{address}/readyz"));
-    let request = match &settings.token {
-        Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.current().expose())),
-        None => request,
-    };
     let silent = |error: ureq::Error| HealthError::Silent { address, reason: http_failure(&error) };
-    let mut response = request.call().map_err(silent)?;
+    let mut response = get(settings, &format!("http://{address}/readyz")).map_err(silent)?;
     let answer = response.body_mut().read_json::<Answer>();
     match (response.status().as_u16(), answer) {
         (200 | 503, Ok(answer)) if ["ready", "not ready"].contains(&answer.status.as_str()) => {

@@ -2,7 +2,8 @@
 //!
 //! It answers `GET` and `HEAD` and changes nothing. A [`Site`] is what it serves: a page,
 //! JSON, metrics, and whether the daemon is ready, each from a function that answers from memory and
-//! never waits for a broker. [`PageAccess`] decides who may send requests.
+//! never waits for a broker; and questions, each on a thread of its own, a few at a time. [`PageAccess`]
+//! decides who may send requests.
 //!
 //! # Slow and malformed clients
 //!
@@ -27,17 +28,19 @@ mod server;
 
 use std::{fmt, time::Duration};
 
+use delayline_core::codec::AppKey;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use access::{PageAccess, Token, TokenError};
-pub use ask::{Health, HealthCheck, HealthError, ask};
+pub use ask::{AskError, Health, HealthCheck, HealthError, ask, ask_for};
 pub use server::{Bound, Server, WebError};
 
 use page::Page;
 
 /// The page that shows a [`Picture`](crate::picture::Picture). It fetches `/api/picture`
-/// every second, and `/api/unroutable` and `/api/parked` while those are open.
+/// every second, `/api/unroutable` and `/api/parked` while those are open, and asks `/api/scheduled/` every five
+/// seconds.
 pub const DASHBOARD: &str = concat!(
     include_str!("page/head.html"),
     "<style>\n",
@@ -46,6 +49,7 @@ pub const DASHBOARD: &str = concat!(
     include_str!("page/body.html"),
     "<script>\n",
     include_str!("page/page.js"),
+    include_str!("page/scheduled.js"),
     "</script>\n</body>\n</html>\n"
 );
 
@@ -61,12 +65,18 @@ pub const MAX_CONNECTIONS: usize = 256;
 /// Gives its answer at once, on the server's only thread.
 type Source<T> = Box<dyn Fn() -> T + Send + Sync>;
 
+/// A question that may take some time: the application whose token the visitor has, the path, and the query.
+/// The answer is a status and JSON.
+type Queries = Box<dyn Fn(Option<&AppKey>, &str, &str) -> (u16, Json) + Send + Sync>;
+
 /// The contents of a server.
 pub struct Site {
     page: Page,
     json: Vec<(&'static str, Source<Json>)>,
     metrics: Source<String>,
     readiness: Source<Readiness>,
+    /// Below this path.
+    queries: Option<(&'static str, Queries)>,
 }
 
 impl Site {
@@ -79,6 +89,7 @@ impl Site {
             json: Vec::new(),
             metrics: Box::new(String::new),
             readiness: Box::new(ready),
+            queries: None,
         }
     }
 
@@ -90,6 +101,17 @@ impl Site {
         source: impl Fn() -> Json + Send + Sync + 'static,
     ) -> Self {
         self.json.push((path, Box::new(source)));
+        self
+    }
+
+    /// Answers questions below a path, such as `/api/scheduled/`, on other threads.
+    #[must_use]
+    pub fn with_queries(
+        mut self,
+        path: &'static str,
+        answer: impl Fn(Option<&AppKey>, &str, &str) -> (u16, Json) + Send + Sync + 'static,
+    ) -> Self {
+        self.queries = Some((path, Box::new(answer)));
         self
     }
 

@@ -1,11 +1,11 @@
 //! Accepting connections, and limiting the cost of each.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     convert::Infallible,
     io,
     net::{SocketAddr, TcpListener},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -13,17 +13,27 @@ use std::{
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use log::{debug, warn};
-use tokio::{net::TcpStream, sync::oneshot, task::AbortHandle, time};
+use tokio::{
+    net::TcpStream,
+    sync::{Semaphore, oneshot},
+    task::{self, AbortHandle},
+    time,
+};
 
+use delayline_core::codec::AppKey;
 use delayline_settings::WebSettings;
 
 use super::{
-    CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, PageAccess, Site, Token, TokenError, answer::answer,
+    CONNECTION_TIMEOUT, MAX_CONNECTIONS, MAX_HEADER, PageAccess, Site, Token, TokenError,
+    answer::{Answer, Question, answer, busy},
 };
 
 /// The pause after a connection could not be accepted, for example because file descriptors
 /// have run out.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How many questions are answered at once.
+const QUESTIONS: usize = 4;
 
 /// How long, and how much, is read from a client that keeps sending after its answer: closing
 /// at once would make its system discard the answer.
@@ -143,7 +153,9 @@ impl Bound {
             .name("delayline-web".into())
             .spawn(move || {
                 runtime.block_on(async {
-                    tokio::spawn(accept(listener, Arc::new((site, access))));
+                    let shared =
+                        Shared { site, access, turns: Semaphore::new(QUESTIONS), asking: Mutex::default() };
+                    tokio::spawn(accept(listener, Arc::new(shared)));
                     let _ = stopped.await;
                 });
             })
@@ -169,7 +181,47 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<(Site, PageAccess)>) {
+/// What all connections share.
+struct Shared {
+    site: Site,
+    access: PageAccess,
+    turns: Semaphore,
+    /// The applications whose questions are not answered yet.
+    asking: Mutex<BTreeSet<AppKey>>,
+}
+
+impl Shared {
+    fn asking(&self, change: impl FnOnce(&mut BTreeSet<AppKey>) -> bool) -> bool {
+        change(&mut self.asking.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Answers a question on another thread, in its turn. Applications ask one question at a time each.
+async fn ask(shared: Arc<Shared>, question: Question) -> Answer {
+    if let Some(app) = &question.app
+        && !shared.asking(|apps| apps.insert(app.clone()))
+    {
+        return busy();
+    }
+    // The client may be gone before there is an answer.
+    let answered = task::spawn(async move {
+        let turn = shared.turns.acquire().await;
+        let work = Arc::clone(&shared);
+        let app = question.app.clone();
+        let answer = task::spawn_blocking(move || question.answer(&work.site)).await;
+        drop(turn);
+        if let Some(app) = app {
+            shared.asking(|apps| apps.remove(&app));
+        }
+        answer
+    });
+    match answered.await {
+        Ok(Ok(answer)) => answer,
+        _ => busy(),
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return warn!("the web server cannot listen: {error}"),
@@ -194,11 +246,17 @@ async fn accept(listener: TcpListener, shared: Arc<(Site, PageAccess)>) {
     }
 }
 
-async fn serve(mut stream: TcpStream, shared: Arc<(Site, PageAccess)>) {
+async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (site, access) = &*shared;
+        let Shared { site, access, .. } = &*shared;
         let answer = answer(site, access, request.method(), request.uri(), request.headers());
-        async { Ok::<_, Infallible>(answer) }
+        let shared = Arc::clone(&shared);
+        async move {
+            Ok::<_, Infallible>(match answer {
+                Ok(answer) => answer,
+                Err(question) => ask(shared, question).await,
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -140,7 +140,6 @@ pub(super) fn run(
         let export = Export::new(&settings.broker.vhost).with_app(topology, &spec);
         return export::print(&export, format, output);
     }
-    let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
     let others = spec.user.iter().flat_map(|user| user.may_publish.iter().chain(&user.may_recall));
     let others = others.filter(|_| spec.delivery == Delivery::Nothing).map(ToString::to_string);
     let names = Names {
@@ -151,7 +150,8 @@ pub(super) fn run(
         exchange: topology.names().entry(),
     };
     let unlimited = spec.user.as_ref().is_some_and(|user| user.max_delay.is_none());
-    let user = spec.user.map(|user| user.name);
-    let handout = Handout::new(names, user, &settings.broker, &args.wanted);
+    let user = spec.user.as_ref().map(|user| user.name.clone());
+    let handout = Handout::new(names, user, settings, &args.wanted)?;
+    let report = admin::add_app(settings, topology, &spec, args.replace_permissions, args.dry_run)?;
     print::added(settings, &report, &handout, unlimited, output)
 }

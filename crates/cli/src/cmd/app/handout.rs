@@ -9,6 +9,7 @@ use delayline_amqp::broker::Broker;
 use delayline_broker::ManagementApi;
 use delayline_core::{codec::AppKey, percent, shell::quoted, topology::Topology};
 use delayline_settings::Settings;
+use delayline_watch::web::{Token, WebError};
 
 use crate::{flags::PolicyFile, values};
 use delayline_term::{Code, Failure, Output, output::not_installed, text::readable};
@@ -54,6 +55,9 @@ pub(crate) struct Wanted {
     /// Print programs to send and to receive with, for this language or client
     #[arg(long = "for", value_name = "LANGUAGE", value_parser = CLIENTS)]
     client: Option<String>,
+    /// Print the application's token for the daemon's list of scheduled messages; needs web_token_file
+    #[arg(long, hide_short_help = true)]
+    token: bool,
 }
 
 /// The values that a team needs.
@@ -66,13 +70,23 @@ pub(crate) struct Handout {
     url: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<Program>,
+    /// The token for the daemon's API; with `--token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
 }
 
 impl Handout {
-    pub(crate) fn new(names: Names, user: Option<String>, broker: &Broker, wanted: &Wanted) -> Self {
-        let url = address(broker, user.as_deref().unwrap_or("USER"), "PASSWORD");
+    /// # Errors There is no token, although one is wanted.
+    pub(crate) fn new(
+        names: Names,
+        user: Option<String>,
+        settings: &Settings,
+        wanted: &Wanted,
+    ) -> Result<Self, Failure> {
+        let url = address(&settings.broker, user.as_deref().unwrap_or("USER"), "PASSWORD");
         let programs = wanted.client.iter().flat_map(|client| programs(client, &names)).collect();
-        Self { names, user, url, programs }
+        let token = wanted.token.then(|| token(&names.app, settings)).transpose()?;
+        Ok(Self { names, user, url, programs, token })
     }
 
     /// Prints it for people.
@@ -94,11 +108,23 @@ impl Handout {
             let show = settings.command(&["app", "show", app, "--for", "LANGUAGE"]);
             output.line(format!("  programs     {show} ({clients})"))?;
         }
+        if let Some(token) = &self.token {
+            output.line(format!("  token        {token}"))?;
+        }
         for Program { file, text } in &self.programs {
             output.line(format!("\n{}\n\n{}", format!("── {file} ──").bold(), text.trim_end()))?;
         }
         Ok(())
     }
+}
+
+/// The token of an application for a daemon with these settings.
+fn token(app: &str, settings: &Settings) -> Result<String, Failure> {
+    let secret = settings.web.token.clone().ok_or_else(|| {
+        Failure::usage("an application's token follows from the daemon's token; set web_token_file to that of the daemon")
+    })?;
+    let token = Token::new(secret).map_err(|error| Failure::usage(WebError::Token(error)))?;
+    Ok(token.of_app(&AppKey::new(app).map_err(Failure::usage)?))
 }
 
 /// What `app show` prints as JSON.
@@ -141,7 +167,7 @@ pub(crate) fn run(
                 sends_to,
                 recall: false,
             };
-            let handout = Handout::new(names, Some(user.into()), &settings.broker, &args.wanted);
+            let handout = Handout::new(names, Some(user.into()), settings, &args.wanted)?;
             if output.json {
                 output.json(&Shown { handout: &handout, retries: None })?;
             } else {
@@ -169,7 +195,7 @@ pub(crate) fn run(
         recall: entry.recall.is_some(),
     };
     let user = args.user.clone().or_else(|| consumer(entry));
-    let handout = Handout::new(names, user, &settings.broker, &args.wanted);
+    let handout = Handout::new(names, user, settings, &args.wanted)?;
     let policies = args.policies.load()?;
     let retries = match entry.queue.as_deref().and_then(|queue| parks(settings, topology, queue)) {
         Some(true) => Retries::none(&args.reason),

@@ -2,7 +2,10 @@
 
 use owo_colors::OwoColorize;
 
-use delayline_admin::{Estimated, FoundMessage, JournalRead, ScheduleCount, ScheduleList, ScheduleState};
+use delayline_admin::{
+    AppCounts, Estimated, FoundMessage, JournalRead, ScheduleCount, ScheduleList, ScheduleState,
+    ScheduledMessage,
+};
 use delayline_core::codec::Delay;
 
 use crate::cmd::held::sample;
@@ -15,19 +18,15 @@ fn code(journal: &JournalRead) -> Code {
     if journal.interrupted { Code::Interrupted } else { Code::Done }
 }
 
-/// Prints a message that a journal has, or that it has none.
+/// Prints messages that a journal has, or that it has none.
 pub(super) fn show(
-    (found, journal): (Option<&FoundMessage>, &JournalRead),
+    (found, journal): (&[FoundMessage], &JournalRead),
     output: &mut Output,
 ) -> Result<Code, Failure> {
-    let code = match found {
-        _ if journal.interrupted => Code::Interrupted,
-        Some(_) => Code::Done,
-        None => Code::Problem,
-    };
-    match found {
-        Some(found) if output.json => output.json(found)?,
-        Some(found) => {
+    for found in found {
+        if output.json {
+            output.json(found)?;
+        } else {
             let state = coloured(found.message.state);
             output.line(format!("{state} due {}", date(found.message.due)))?;
             if let Some(latest) = found.message.due_latest {
@@ -42,13 +41,16 @@ pub(super) fn show(
             }
             sample(&found.sample, output)?;
         }
-        None if output.json => {}
-        None => {
-            output.line("the journal does not contain it")?;
-            told(journal, output)?;
-        }
     }
-    Ok(code)
+    if found.is_empty() && !output.json {
+        output.line("the journal contains no such message")?;
+        told(journal, output)?;
+    }
+    Ok(match found {
+        _ if journal.interrupted => Code::Interrupted,
+        [] => Code::Problem,
+        _ => Code::Done,
+    })
 }
 
 fn coloured(state: ScheduleState) -> String {
@@ -60,13 +62,10 @@ fn coloured(state: ScheduleState) -> String {
     }
 }
 
-pub(super) fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Failure> {
-    if output.json {
-        output.json(list)?;
-        return Ok(code(&list.journal));
-    }
+/// A table of messages.
+pub(super) fn messages<'a>(messages: impl Iterator<Item = &'a ScheduledMessage>) -> String {
     let number = |number: u32| if number == 0 { String::new() } else { grouped(number.into()) };
-    let rows = list.messages.iter().map(|it| {
+    let rows = messages.map(|it| {
         let handle = match it.copies {
             0 | 1 => readable(&it.handle),
             copies => format!("{} (published {copies} times)", readable(&it.handle)),
@@ -80,13 +79,21 @@ pub(super) fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Fai
             handle,
         ]
     });
-    if list.messages.is_empty() && list.more == 0 {
+    table(&["due", "state", ">retry", ">bytes", "handle"], rows).to_string()
+}
+
+pub(super) fn list(list: &ScheduleList, output: &mut Output) -> Result<Code, Failure> {
+    if output.json {
+        output.json(list)?;
+        return Ok(code(&list.journal));
+    }
+    if list.waiting + list.recalled + list.uncertain + list.due == 0 {
         output.line(format!("the journal of `{}` contains no such message", list.app))?;
     } else {
-        output.line(table(&["due", "state", ">retry", ">bytes", "handle"], rows))?;
+        output.line(messages(list.messages.iter()))?;
         let more = match list.more {
             0 => String::new(),
-            more => format!("; {} more are not listed (--limit)", grouped(more)),
+            more => format!("; {} more follow (--limit, --skip)", grouped(more)),
         };
         output.line(format!(
             "{} waiting, {} recalled, {} uncertain{more}",
@@ -107,10 +114,10 @@ pub(super) fn count(count: &ScheduleCount, output: &mut Output) -> Result<Code, 
     if count.slots.is_empty() {
         output.line(format!("the journal of `{}` contains no scheduled message", count.app))?;
     } else {
-        let rows = count.slots.iter().map(|it| {
-            let number = |number: u64| if number == 0 { String::new() } else { grouped(number) };
-            vec![date(it.from), number(it.waiting), number(it.recalled), number(it.uncertain), number(it.due)]
-        });
+        let rows = count
+            .slots
+            .iter()
+            .map(|it| numbers(date(it.from), [it.waiting, it.recalled, it.uncertain, it.due]).collect());
         output.line(table(&["from", ">waiting", ">recalled", ">uncertain", ">was due"], rows))?;
     }
     if count.later > 0 {
@@ -119,6 +126,42 @@ pub(super) fn count(count: &ScheduleCount, output: &mut Output) -> Result<Code, 
     }
     estimated(count.estimated, output)?;
     ending(&count.journal, &count.unchecked, output)
+}
+
+/// Prints the counts of each application.
+pub(super) fn apps(counts: &AppCounts, output: &mut Output) -> Result<Code, Failure> {
+    let interrupted = counts.apps.iter().any(|it| it.journal.interrupted);
+    output.report(counts, |counts, output| {
+        if counts.apps.is_empty() {
+            output.line("no application has a journal")?;
+        } else {
+            let first = |it: &ScheduleList| it.messages.first().map(|it| date(it.due)).unwrap_or_default();
+            let rows = counts.apps.iter().map(|it| {
+                let counts = [it.waiting, it.recalled, it.uncertain, it.due];
+                numbers(readable(&it.app), counts).chain([first(it)]).collect()
+            });
+            output.line(table(
+                &["app key", ">waiting", ">recalled", ">uncertain", ">was due", "first due"],
+                rows,
+            ))?;
+        }
+        for list in &counts.apps {
+            told(&list.journal, output)?;
+            findings::unchecked(&list.unchecked, output)?;
+        }
+        findings::unchecked(&counts.unchecked, output)
+    })?;
+    Ok(match counts.unchecked.is_empty() {
+        _ if interrupted => Code::Interrupted,
+        true => Code::Done,
+        false => Code::Problem,
+    })
+}
+
+/// The cells of counts behind a name. A count of 0 is left out.
+fn numbers(name: String, counts: [u64; 4]) -> impl Iterator<Item = String> {
+    let number = |number: u64| if number == 0 { String::new() } else { grouped(number) };
+    std::iter::once(name).chain(counts.into_iter().map(number))
 }
 
 fn estimated(estimated: Estimated, output: &mut Output) -> Result<(), Failure> {
@@ -148,20 +191,27 @@ pub(crate) fn cut_off(journal: &JournalRead) -> Option<String> {
 }
 
 /// The limits of a journal's contents.
-fn told(journal: &JournalRead, output: &mut Output) -> Result<(), Failure> {
+pub(super) fn told(journal: &JournalRead, output: &mut Output) -> Result<(), Failure> {
+    let queue = readable(&journal.queue);
     if let Some(what) = cut_off(journal) {
         output.line(format!(
-            "{} the journal has dropped {what} at its limits of age and size; those that still wait are not \
-             listed",
+            "{} `{queue}` has dropped {what} at its limits of age and size; those that still wait are not listed",
             "!".yellow(),
         ))?;
     }
     if journal.odd > 0 {
         output.line(format!(
-            "{} {} of the journal are not delayed messages of this application: their routing key is wrong, \
-             so they are not delivered",
+            "{} {} of `{queue}` are not delayed messages of this application: their routing key is wrong, so \
+             they are not delivered",
             "!".yellow(),
             counted(journal.odd, "message")
+        ))?;
+    }
+    if journal.unreadable > 0 {
+        output.line(format!(
+            "{} {} of `{queue}` left out, since their headers cannot be read here",
+            "!".yellow(),
+            counted(journal.unreadable, "message")
         ))?;
     }
     if journal.interrupted {

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use delayline_client::{
     recall::{Answer, Recaller, renewed},
-    router::{Cause, Receipt},
+    router::{Cause, Receipt, Router},
 };
-use delayline_core::{Message, message::Handle};
+use delayline_core::{Message, codec::AppKey, message::Handle};
 use delayline_settings::Settings;
 
 use delayline_term::{Code, Failure};
@@ -51,13 +51,53 @@ impl Left {
     }
 }
 
-/// Sends a message, and recalls these old messages only once it is confirmed. The new message gets a
-/// new id, so that no earlier recall catches it.
-pub(crate) fn replace(
-    old: &[Handle],
-    mut message: Message,
-    settings: &Settings,
-) -> Result<Replaced, Failure> {
+/// Sends messages in the place of others.
+pub(crate) struct Replacer {
+    recaller: Recaller,
+    router: Router,
+}
+
+impl Replacer {
+    /// Connects, and finds out whether messages of `app` can be recalled.
+    pub(crate) fn connect(settings: &Settings, app: Option<&AppKey>) -> Result<Self, Failure> {
+        let recaller = Recaller::connect(settings.target())?;
+        if let Some(app) = app {
+            recaller.check(app).map_err(|error| {
+                Failure::new(
+                    Code::Broker,
+                    format!("nothing was done: the message to replace cannot be recalled: {error}"),
+                )
+            })?;
+        }
+        Ok(Self { recaller, router: settings.router().connect()? })
+    }
+
+    /// Sends a message, and recalls these old messages only once it is confirmed. The new message gets a
+    /// new id, so that no earlier recall catches it.
+    pub(crate) fn replace(&self, old: &[Handle], mut message: Message) -> Result<Replaced, Failure> {
+        message.id = message.id.as_ref().map(renewed);
+        let id = message.id.clone();
+        let started = Instant::now();
+        let published = self.router.publish(message);
+        let took = started.elapsed();
+        let receipt = published.map_err(|error| match (error.cause(), id) {
+            (Cause::Invalid(_), _) => Failure::usage(error),
+            (_, Some(id)) if error.maybe_delivered() => {
+                Failure::new(Code::Broker, format!("{error} (the new message has the id `{id}`)"))
+            }
+            _ => Failure::new(Code::Broker, error),
+        })?;
+        recall_all(old, &self.recaller, Replaced { receipt, took, left: Vec::new() })
+    }
+
+    /// Ends the connections. Each message has its outcome already.
+    pub(crate) fn close(&self) {
+        let _ = self.router.close(CLOSE);
+    }
+}
+
+/// [Replaces](Replacer::replace) messages by one.
+pub(crate) fn replace(old: &[Handle], message: Message, settings: &Settings) -> Result<Replaced, Failure> {
     if let Some(other) = old.iter().find(|old| old.app() != &message.app) {
         return Err(Failure::usage(format!(
             "nothing was done: the new message is for `{}`, and the message to replace is for `{}`",
@@ -65,31 +105,10 @@ pub(crate) fn replace(
             other.app()
         )));
     }
-    message.id = message.id.as_ref().map(renewed);
-    let id = message.id.clone();
-    let recaller = Recaller::connect(settings.target())?;
-    if let Some(old) = old.first() {
-        recaller.check(old.app()).map_err(|error| {
-            Failure::new(
-                Code::Broker,
-                format!("nothing was done: the message to replace cannot be recalled: {error}"),
-            )
-        })?;
-    }
-    let router = settings.router().connect()?;
-    let started = Instant::now();
-    let published = router.publish(message);
-    let took = started.elapsed();
-    // The message has its outcome already.
-    let _ = router.close(CLOSE);
-    let receipt = published.map_err(|error| match (error.cause(), id) {
-        (Cause::Invalid(_), _) => Failure::usage(error),
-        (_, Some(id)) if error.maybe_delivered() => {
-            Failure::new(Code::Broker, format!("{error} (the new message has the id `{id}`)"))
-        }
-        _ => Failure::new(Code::Broker, error),
-    })?;
-    recall_all(old, &recaller, Replaced { receipt, took, left: Vec::new() })
+    let replacer = Replacer::connect(settings, old.first().map(Handle::app))?;
+    let replaced = replacer.replace(old, message);
+    replacer.close();
+    replaced
 }
 
 /// Recalls all old messages, whatever the result for each.

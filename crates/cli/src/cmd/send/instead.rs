@@ -30,9 +30,9 @@ pub(crate) fn waiting(
     output: &Output,
 ) -> Result<Result<Vec<Handle>, Code>, Failure> {
     let topology = Topology::new(settings.topology.clone());
-    let filter = ScheduleFilter::default().with_id(Some(id.clone())).not_recalled();
+    let filter = ScheduleFilter::default().with_id(Some(id.clone())).only_recalled(false);
     let found = reading(output, |stop, at| {
-        admin::list_scheduled(settings, &topology, app, &filter, AT_ONCE, stop, at)
+        admin::list_scheduled(settings, &topology, app, &filter, 0..AT_ONCE, stop, at)
     })?;
     if found.journal.interrupted {
         return Ok(Err(Code::Interrupted));

@@ -110,6 +110,9 @@ pub(crate) struct Args {
     /// Do not publish schedules
     #[arg(long)]
     no_schedules: bool,
+    /// No index of scheduled messages
+    #[arg(long)]
+    no_index: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -197,6 +200,7 @@ pub(crate) fn run(args: &Args, mut settings: Settings, output: &mut Output) -> R
         gateways: !args.no_gateways,
         schedules: !args.no_schedules,
         sweeping: !args.no_sweep,
+        index: !args.no_index,
         unsticking: (!args.no_unstick).then_some(args.pause_blocking),
     };
     let ended = delayline_daemon::run(&settings, &parts, bound, &stop);

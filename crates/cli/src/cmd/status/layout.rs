@@ -1,7 +1,6 @@
 //! The waiting messages in the delays of others: `status --layout`.
 
 use delayline_admin::{self as admin, Layout, LayoutLevel, LayoutStatus};
-use delayline_core::shell::command;
 use delayline_settings::Settings;
 use owo_colors::OwoColorize;
 
@@ -20,21 +19,6 @@ fn code(status: &LayoutStatus) -> Code {
     match status.stuck > Some(0) || status.unroutable > Some(0) || half || missing {
         true => Code::Problem,
         false => Code::Done,
-    }
-}
-
-/// Whether a guard exists, on how many of the exchanges, and how many messages it keeps.
-pub(crate) fn guard(
-    layout: &Layout,
-    (some, all): (usize, usize),
-    (keeps, kept): (bool, Option<u64>),
-) -> String {
-    let add = || command(&["guard", "add", &layout.to_string()]);
-    match keeps {
-        _ if some == 0 => format!("none: run `{}`", add()),
-        _ if some < all => format!("{some} of {all} exchanges: run `{}` again", add()),
-        true => format!("set, and keeps {}", text::messages(kept)),
-        false => "set, but not by delayline".into(),
     }
 }
 
@@ -67,7 +51,8 @@ fn print(status: &LayoutStatus, settings: &Settings, output: &mut Output) -> Res
     if left_out > 0 {
         output.line(format!("{} empty", counted(left_out as u64, "level")))?;
     }
-    let guard = guard(&status.layout, (status.guarded, status.exchanges), (status.keeps, status.unroutable));
+    let guard =
+        text::guard(&status.layout, (status.guarded, status.exchanges), (status.keeps, status.unroutable));
     let all = [
         ("waiting", text::messages(status.waiting)),
         ("handed on", format!("{}, {} stuck", text::number(status.handing_on), text::number(status.stuck))),

@@ -1,6 +1,5 @@
 //! `delayline status`: a set, or the delays of others, once or on a screen.
 
-mod draw;
 mod layout;
 mod screen;
 

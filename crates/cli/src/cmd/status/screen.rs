@@ -21,9 +21,7 @@ use delayline_admin::{Layout, RecallStats, Sweeper};
 use delayline_settings::Settings;
 use delayline_watch::picture::{Sources, Watch, watch_layouts};
 
-use delayline_term::{Code, Failure, ending};
-
-use super::draw;
+use delayline_term::{Code, Failure, draw, ending};
 
 /// How often recalls are counted, at most: the broker lists them all.
 const COUNTED_EVERY: Duration = Duration::from_secs(60);

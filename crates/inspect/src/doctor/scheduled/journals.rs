@@ -5,13 +5,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::{doctor::evidence::Evidence, finding::Finding, finding::FindingCode};
+use crate::{doctor::evidence::Evidence, doctor::targets::replicas, finding::Finding, finding::FindingCode};
 use delayline_broker::{ANY_APP, Pattern, QueueInfo, Retention, permits};
 use delayline_core::{
     codec::{AppKey, Delay},
     topology::Topology,
 };
-use delayline_messages::{scheduled::JournalBeginning, scheduled::is_emptied, scheduled::lost};
+use delayline_messages::{
+    scheduled::IndexedJournal, scheduled::JournalBeginning, scheduled::is_emptied, scheduled::lost,
+};
+
+/// How far an index may be behind, in seconds.
+const BEHIND: u64 = 60;
 
 /// Checks the journal of every application whose messages can be recalled.
 pub(in crate::doctor) fn check(topology: &Topology, evidence: &Evidence, now: Timestamp) -> Vec<Finding> {
@@ -31,6 +36,9 @@ pub(in crate::doctor) fn check(topology: &Topology, evidence: &Evidence, now: Ti
         let findings = match stream {
             _ if evidence.lost_journals.contains(&names.journal(&app)) => [None, None],
             None => [missing(topology, evidence, &app), None],
+            Some(stream) if !stream.has_majority() => {
+                [replicas(stream, "the copies of new messages are missing or wait"), None]
+            }
             Some(stream) => {
                 let beginning = evidence.journals.get(&stream.name);
                 [beginning.and_then(|it| too_short(stream, it, vhost, now)), limited(stream)]
@@ -118,6 +126,29 @@ fn too_short(
     };
     let longest = words(longest);
     Some(found(format!("{what}, and it has messages with delays of up to {longest}"), &wanted))
+}
+
+/// Journals that a daemon's index lacks, or in which it lacks newer messages.
+pub(in crate::doctor) fn unindexed(topology: &Topology, index: &[IndexedJournal]) -> Vec<Finding> {
+    let found = |it: &IndexedJournal| {
+        let app = AppKey::new(&it.app).ok()?;
+        let what = match (&it.problem, it.behind) {
+            (Some(problem), None) => format!("this daemon does not index it: {problem}"),
+            (problem, Some(seconds)) if seconds > BEHIND => {
+                let reason = problem.as_ref().map(|problem| format!(": {problem}")).unwrap_or_default();
+                format!(
+                    "the index of this daemon is {} behind it{reason}",
+                    words(Duration::from_secs(seconds))
+                )
+            }
+            _ => return None,
+        };
+        let subject = format!("queue `{}`", topology.names().journal(&app));
+        let advice = "lists read the whole journal meanwhile. If the index is too large, raise `index_bytes`, or \
+                      delay fewer messages; if the daemon cannot read the journal, its log has the reason";
+        Some(Finding::new(FindingCode::JournalUnindexed, subject, what, advice).about([&app]))
+    };
+    index.iter().filter_map(found).collect()
 }
 
 /// Whether a policy makes it keep less than it was declared with.
@@ -255,6 +286,40 @@ mod tests {
         assert_eq!((all.len(), all[0].0), (1, "journal-too-short"));
         assert!(all[0].1.contains("all copies in it were cut off, because it keeps 1000 bytes"), "{all:?}");
         assert!(all[0].2.contains(r#""max-length-bytes":2000"#), "{all:?}");
+    }
+
+    #[test]
+    fn a_journal_without_a_majority_is_found() {
+        let mut evidence =
+            evidence(&[("delay.recalled.billing", json!([])), ("delay.journal.billing", json!([]))]);
+        let stream = evidence.snapshot.queues.get_mut("delay.journal.billing").unwrap();
+        stream.members = ["a", "b", "c"].map(String::from).into();
+        stream.online = ["a", "b"].map(String::from).into();
+        assert_eq!(found(&evidence), []);
+        evidence.snapshot.queues.get_mut("delay.journal.billing").unwrap().online.truncate(1);
+        let all = found(&evidence);
+        assert_eq!((all.len(), all[0].0), (1, "no-majority"));
+        assert!(all[0].1.contains("1 of 3 replicas run"), "{all:?}");
+    }
+
+    #[test]
+    fn an_index_that_is_behind_is_found() {
+        let found = |behind, problem: Option<&str>| {
+            let journal = IndexedJournal {
+                app: "billing".into(),
+                messages: Some(3),
+                bytes: 4,
+                behind,
+                problem: problem.map(str::to_owned),
+            };
+            let findings = unindexed(&Topology::new(TopologySettings::default()), &[journal]);
+            findings.first().map(|it| it.what.clone())
+        };
+        assert_eq!((found(Some(60), None), found(None, None)), (None, None));
+        // The connection was lost a moment ago.
+        assert_eq!(found(Some(2), Some("lost")), None);
+        assert!(found(Some(300), Some("lost")).unwrap().contains("behind it: lost"));
+        assert!(found(None, Some("too large")).unwrap().contains("does not index it: too large"));
     }
 
     #[test]

@@ -1,18 +1,24 @@
 //! The number of due messages over time.
 
-use std::{collections::BTreeMap, sync::atomic::AtomicBool};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use jiff::{RoundMode, Timestamp, ToSpan, Unit, ZonedRound, tz::TimeZone};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
-use crate::error::AdminError;
+use crate::{
+    error::{AdminError, JournalUnread},
+    scheduled::recallable_apps,
+};
 
 use super::{
-    JournalRead, ScheduleFilter, ScheduleState,
-    list::{Estimated, recalls},
+    JournalRead, ScheduleFilter, ScheduleList, ScheduleState,
+    list::{Estimated, list_scheduled, recalls},
     reader::Reading,
 };
 
@@ -21,7 +27,7 @@ use super::{
 const SLOTS: usize = 100_000;
 
 /// The length of the counted slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum CountBy {
@@ -34,7 +40,7 @@ pub enum CountBy {
 }
 
 /// The messages that are due in a slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct ScheduleSlot {
     /// When it begins.
@@ -50,7 +56,7 @@ pub struct ScheduleSlot {
 }
 
 /// The number of due messages over time. A message that was published twice counts twice.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct ScheduleCount {
     /// The application.
@@ -70,6 +76,16 @@ pub struct ScheduleCount {
 }
 
 impl CountBy {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+        }
+    }
+
     /// The beginning of the slot that contains a time.
     fn begin(self, time: Timestamp, zone: &TimeZone) -> Timestamp {
         let unit = match self {
@@ -93,7 +109,7 @@ impl CountBy {
 }
 
 /// The slots during a count.
-struct Slots {
+pub(super) struct Slots {
     by: CountBy,
     zone: TimeZone,
     most: usize,
@@ -104,11 +120,18 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(by: CountBy, zone: TimeZone, most: usize) -> Self {
+    pub(super) fn new(by: CountBy, zone: TimeZone) -> Self {
+        Self::with_most(by, zone, SLOTS)
+    }
+
+    fn with_most(by: CountBy, zone: TimeZone, most: usize) -> Self {
         Self { by, zone, most, slots: BTreeMap::new(), later: 0, last: None }
     }
 
-    fn add(&mut self, due: Timestamp, state: ScheduleState) {
+    pub(super) fn add(&mut self, due: Timestamp, state: ScheduleState, count: u64) {
+        if count == 0 {
+            return;
+        }
         let from = match self.last {
             Some((from, until)) if (from..until).contains(&due) => from,
             _ => {
@@ -120,10 +143,10 @@ impl Slots {
         let empty = || ScheduleSlot { from, waiting: 0, recalled: 0, uncertain: 0, due: 0 };
         let slot = self.slots.entry(from).or_insert_with(empty);
         match state {
-            ScheduleState::Waiting => slot.waiting += 1,
-            ScheduleState::Recalled => slot.recalled += 1,
-            ScheduleState::Uncertain => slot.uncertain += 1,
-            ScheduleState::Due => slot.due += 1,
+            ScheduleState::Waiting => slot.waiting += count,
+            ScheduleState::Recalled => slot.recalled += count,
+            ScheduleState::Uncertain => slot.uncertain += count,
+            ScheduleState::Due => slot.due += count,
         }
         if self.slots.len() > self.most
             && let Some((_, last)) = self.slots.pop_last()
@@ -131,6 +154,55 @@ impl Slots {
             self.later += last.waiting + last.recalled + last.uncertain + last.due;
         }
     }
+
+    /// The count of an application.
+    pub(super) fn finish(
+        self,
+        app: &AppKey,
+        estimated: Estimated,
+        journal: JournalRead,
+        unchecked: Vec<String>,
+    ) -> ScheduleCount {
+        let (app, slots) = (app.to_string(), self.slots.into_values().collect());
+        ScheduleCount { app, by: self.by, slots, later: self.later, estimated, journal, unchecked }
+    }
+}
+
+/// The number of scheduled messages by application.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct AppCounts {
+    /// The applications that have a journal; of its messages only the first.
+    pub apps: Vec<ScheduleList>,
+    /// The journals that could not be read, and why.
+    pub unchecked: Vec<String>,
+}
+
+/// Counts the scheduled messages of one application, or of each that has a journal.
+///
+/// # Errors As [`list_scheduled`]. Without `app`, also if there is no management API.
+pub fn count_apps(
+    settings: &Settings,
+    topology: &Topology,
+    app: Option<&AppKey>,
+    filter: &ScheduleFilter,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<AppCounts, AdminError> {
+    let apps = app.map_or_else(|| recallable_apps(settings, topology), |app| Ok(vec![app.clone()]))?;
+    let mut counts = AppCounts::default();
+    for each in apps {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match list_scheduled(settings, topology, &each, filter, 0..1, stop, &mut progress) {
+            Ok(list) => counts.apps.push(list),
+            Err(AdminError::Journal(JournalUnread::NoJournal { .. })) if app.is_none() => {}
+            Err(AdminError::Journal(unread)) if app.is_none() => counts.unchecked.push(unread.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(counts)
 }
 
 /// Counts an application's scheduled messages by due time. `zone` is the time zone in which days begin.
@@ -147,19 +219,22 @@ pub fn count_scheduled(
 ) -> Result<ScheduleCount, AdminError> {
     let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
     let now = Timestamp::now();
-    let mut slots = Slots::new(by, zone, SLOTS);
+    let mut slots = Slots::new(by, zone);
     let mut estimated = Estimated::default();
+    let mut unreadable = 0;
     let journal = Reading { settings, topology, app, stop }.run(
-        |entry, _| {
-            if filter.admits(&entry, now) {
-                estimated.add(&entry);
-                slots.add(entry.due, entry.state(&recalls, now));
+        |entry, delivery| {
+            let headers = (!delivery.damaged).then_some(&delivery.headers);
+            let admitted = filter.admits(&entry, headers, now);
+            unreadable += u64::from(admitted.is_none());
+            if admitted == Some(true) {
+                estimated.add(&entry, 1);
+                slots.add(entry.due, entry.state(&recalls, now), 1);
             }
         },
         progress,
     )?;
-    let (later, slots) = (slots.later, slots.slots.into_values().collect());
-    Ok(ScheduleCount { app: app.to_string(), by, slots, later, estimated, journal, unchecked })
+    Ok(slots.finish(app, estimated, JournalRead { unreadable, ..journal }, unchecked))
 }
 
 #[cfg(test)]
@@ -181,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_earliest_slots_are_kept_and_later_ones_are_counted_together() {
-        let mut slots = Slots::new(CountBy::Hour, TimeZone::UTC, 2);
+        let mut slots = Slots::with_most(CountBy::Hour, TimeZone::UTC, 2);
         for (time, state) in [
             ("2026-06-01T03:10:00Z", ScheduleState::Waiting),
             ("2026-06-01T02:10:00Z", ScheduleState::Recalled),
@@ -190,7 +265,7 @@ mod tests {
             ("2026-06-01T01:00:00Z", ScheduleState::Uncertain),
             ("2026-06-01T09:00:00Z", ScheduleState::Waiting),
         ] {
-            slots.add(at(time), state);
+            slots.add(at(time), state, 1);
         }
         let found: Vec<_> = slots
             .slots

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fmt, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use delayline_amqp::Delivery;
 use delayline_client::recall::MARGIN;
@@ -27,10 +27,12 @@ pub(super) struct Entry {
     pub(super) attempt: u32,
     /// The size of its body.
     pub(super) bytes: usize,
+    /// Its place in the stream.
+    pub(super) place: u64,
 }
 
 /// The state of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ScheduleState {
@@ -64,7 +66,7 @@ impl fmt::Display for ScheduleState {
 }
 
 /// A message of a schedule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct ScheduledMessage {
     /// When it is due, at the earliest.
@@ -85,6 +87,8 @@ pub struct ScheduledMessage {
     /// How often it was published under this handle for this time: more than once if a confirm was lost, or
     /// if its publisher used an id twice.
     pub copies: u64,
+    /// The offset of its last copy in the journal.
+    pub place: u64,
 }
 
 /// A delivered copy, before its due time is known.
@@ -99,8 +103,8 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// `None` if it is no delayed message of the application.
-    pub(super) fn of(delivery: &Delivery, app: &AppKey, unit: Duration) -> Option<Self> {
+    /// The copy at a place; `None` if it is no delayed message of the application.
+    pub(super) fn of(delivery: &Delivery, place: u64, app: &AppKey, unit: Duration) -> Option<Self> {
         let key: RoutingKey = delivery.routing_key.parse().ok()?;
         if key.app != *app {
             return None;
@@ -110,7 +114,8 @@ impl Copy {
         let attempt = number(headers::ATTEMPT).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0);
         let created = delivery.properties.timestamp.and_then(|second| i64::try_from(second).ok());
         let delay = SignedDuration::try_from(key.delay.duration(unit)).ok()?;
-        let entry = Entry { key, due: Timestamp::MIN, latest: None, attempt, bytes: delivery.body.len() };
+        let bytes = delivery.body.len();
+        let entry = Entry { key, due: Timestamp::MIN, latest: None, attempt, bytes, place };
         Some(Self { entry, delay, claimed, created })
     }
 
@@ -167,8 +172,7 @@ impl Entry {
 
     /// Whether this handle can mean it.
     pub(super) fn is_meant_by(&self, handle: &Handle) -> bool {
-        let Some(latest) = self.latest else { return handle.may_be_due_at(self.due) };
-        handle.due().is_none_or(|due| due >= self.due && due <= latest) || handle.may_be_due_at(self.due)
+        is_meant(self.due, self.latest, handle)
     }
 
     /// The handle to recall it with, if it has an id, with its due time if that is exact.
@@ -187,11 +191,29 @@ impl Entry {
             attempt: self.attempt,
             bytes: Some(self.bytes),
             copies,
+            place: self.place,
         }
     }
 }
 
+fn is_meant(due: Timestamp, latest: Option<Timestamp>, handle: &Handle) -> bool {
+    let Some(latest) = latest else { return handle.may_be_due_at(due) };
+    handle.due().is_none_or(|given| given >= due && given <= latest) || handle.may_be_due_at(due)
+}
+
 impl ScheduledMessage {
+    /// Whether this is its routing key.
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        self.handle.strip_prefix(key).is_some_and(|due| due.is_empty() || due.starts_with('@'))
+    }
+
+    /// Whether this handle can mean it.
+    #[must_use]
+    pub fn is_meant_by(&self, handle: &Handle) -> bool {
+        let Ok(its) = self.handle.parse::<Handle>() else { return false };
+        its.routing_key() == handle.routing_key() && is_meant(self.due, self.due_latest, handle)
+    }
+
     /// The handle to recall it with, if it has an id. If its exact due time is unknown but ahead, the
     /// earliest counts: a recall that is in time for that is in time.
     #[must_use]
@@ -208,7 +230,7 @@ pub(super) mod tests {
     pub(in super::super) fn entry(seconds: u32, id: &str, due: i64) -> Entry {
         let key = format!("delay.0000.0000.0000.0000.0000.0000.{seconds:04b}.billing.~.{id}");
         let due = Timestamp::from_second(due).unwrap();
-        Entry { key: key.parse().unwrap(), due, latest: None, attempt: 0, bytes: 1 }
+        Entry { key: key.parse().unwrap(), due, latest: None, attempt: 0, bytes: 1, place: 0 }
     }
 
     #[test]

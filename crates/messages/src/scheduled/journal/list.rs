@@ -2,14 +2,16 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    ops::Range,
     sync::atomic::AtomicBool,
 };
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use delayline_amqp::Delivery;
 use delayline_core::{
-    codec::{AppKey, MessageId},
+    codec::AppKey,
     message::{Handle, Headers, Properties},
     topology::Topology,
 };
@@ -17,70 +19,17 @@ use delayline_settings::Settings;
 
 use crate::{drain::Sample, error::AdminError, scheduled::recalled_keys};
 
-use super::{JournalRead, ScheduleState, ScheduledMessage, entry::Entry, reader::Reading};
-
-/// Which messages to list.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ScheduleFilter {
-    /// Those that are due at this time or later; from now on if `None`.
-    pub due_after: Option<Timestamp>,
-    /// Those that are due before this time.
-    pub due_before: Option<Timestamp>,
-    /// Those with this id, also if it was renewed.
-    pub id: Option<MessageId>,
-    /// Whether messages are left out that are known to be recalled.
-    pub not_recalled: bool,
-}
-
-impl ScheduleFilter {
-    /// Sets from when on.
-    #[must_use]
-    pub fn with_due_after(mut self, due_after: Option<Timestamp>) -> Self {
-        self.due_after = due_after;
-        self
-    }
-
-    /// Sets until when.
-    #[must_use]
-    pub fn with_due_before(mut self, due_before: Option<Timestamp>) -> Self {
-        self.due_before = due_before;
-        self
-    }
-
-    /// Sets the id.
-    #[must_use]
-    pub fn with_id(mut self, id: Option<MessageId>) -> Self {
-        self.id = id;
-        self
-    }
-
-    /// Leaves out those that are known to be recalled.
-    #[must_use]
-    pub fn not_recalled(mut self) -> Self {
-        self.not_recalled = true;
-        self
-    }
-
-    /// Whether the filter admits a message at this time.
-    pub(super) fn admits(&self, entry: &Entry, now: Timestamp) -> bool {
-        if self.id.as_ref().is_some_and(|id| !entry.key.id().is_some_and(|its| its.is_of(id))) {
-            return false;
-        }
-        entry.latest() >= self.due_after.unwrap_or(now)
-            && self.due_before.is_none_or(|before| entry.due < before)
-    }
-}
+use super::{JournalRead, ScheduleFilter, ScheduleState, ScheduledMessage, entry::Entry, reader::Reading};
 
 /// The schedule of an application, according to its journal.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct ScheduleList {
     /// The application.
     pub app: String,
-    /// The first messages, by due time.
+    /// The requested messages, by due time.
     pub messages: Vec<ScheduledMessage>,
-    /// How many more there are; a copy counts as one.
+    /// How many more there are behind them; a copy counts as one.
     pub more: u64,
     /// How many of all of them are waiting.
     pub waiting: u64,
@@ -88,6 +37,8 @@ pub struct ScheduleList {
     pub recalled: u64,
     /// How many messages may have been recalled too late; this is unknown here.
     pub uncertain: u64,
+    /// How many were due, and not recalled.
+    pub due: u64,
     /// The messages whose exact due time is unknown.
     pub estimated: Estimated,
     /// How far the journal was read.
@@ -97,7 +48,7 @@ pub struct ScheduleList {
 }
 
 /// Messages without an own due time. Theirs follows from when the broker stored them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct Estimated {
     /// The number of messages.
@@ -107,9 +58,9 @@ pub struct Estimated {
 }
 
 impl Estimated {
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &Entry, copies: u64) {
         if let Some(latest) = entry.latest {
-            self.messages += 1;
+            self.messages += copies;
             let later = latest.duration_since(entry.due).as_secs();
             self.seconds = self.seconds.max(u64::try_from(later).unwrap_or(0));
         }
@@ -142,6 +93,20 @@ pub struct FoundMessage {
     pub rescheduled: Option<String>,
 }
 
+impl FoundMessage {
+    fn new(message: ScheduledMessage, delivery: &Delivery, body_bytes: usize, unchecked: &[String]) -> Self {
+        Self {
+            message: ScheduledMessage { bytes: None, ..message },
+            sample: Sample::new(delivery, body_bytes),
+            unchecked: unchecked.to_vec(),
+            body: delivery.body.clone(),
+            properties: delivery.properties.clone(),
+            headers: delivery.headers.clone(),
+            rescheduled: None,
+        }
+    }
+}
+
 /// The earliest of any number of messages.
 struct Earliest {
     limit: usize,
@@ -156,31 +121,68 @@ impl Earliest {
         Self { limit, kept: BTreeMap::new(), more: 0 }
     }
 
-    fn add(&mut self, entry: Entry, number: u64) {
+    fn add(&mut self, entry: Entry, copies: u64, number: u64) {
         let name = match entry.key.id() {
             Some(_) => entry.key.encode(),
             // Two messages without an id cannot be distinguished.
             None => format!("{}/{number}", entry.key.encode()),
         };
         let place = (entry.due, name);
-        if let Some((_, copies)) = self.kept.get_mut(&place) {
-            *copies += 1;
+        if let Some((last, all)) = self.kept.get_mut(&place) {
+            *all += copies;
+            last.place = entry.place;
             return;
         }
         let full = self.kept.len() >= self.limit;
         if full && self.kept.last_key_value().is_none_or(|(last, _)| *last <= place) {
-            self.more += 1;
+            self.more += copies;
             return;
         }
-        self.kept.insert(place, (entry, 1));
+        self.kept.insert(place, (entry, copies));
         if full && let Some((_, (_, copies))) = self.kept.pop_last() {
             self.more += copies;
         }
     }
 }
 
-/// Lists an application's scheduled messages by due time, `limit` at most. Its memory does not depend on
-/// the length of the journal. `progress` gets the number of read entries, and their total.
+/// A list in the making.
+pub(super) struct Listing {
+    range: Range<usize>,
+    earliest: Earliest,
+    counts: Counts,
+    number: u64,
+}
+
+impl Listing {
+    /// For this part of the messages.
+    pub(super) fn new(range: Range<usize>) -> Self {
+        Self { earliest: Earliest::new(range.end), range, counts: Counts::default(), number: 0 }
+    }
+
+    pub(super) fn add(&mut self, entry: Entry, copies: u64, state: ScheduleState) {
+        self.number += 1;
+        self.counts.add(state, copies);
+        self.counts.estimated.add(&entry, copies);
+        self.earliest.add(entry, copies, self.number);
+    }
+
+    /// The list of an application.
+    pub(super) fn finish(
+        self,
+        app: &AppKey,
+        (recalls, now): (&HashSet<String>, Timestamp),
+        journal: JournalRead,
+        unchecked: Vec<String>,
+    ) -> ScheduleList {
+        let kept = self.earliest.kept.values().skip(self.range.start);
+        let messages = kept.map(|(it, copies)| it.shown(it.state(recalls, now), *copies)).collect();
+        self.counts.list(app, (messages, self.earliest.more), journal, unchecked)
+    }
+}
+
+/// Lists an application's scheduled messages by due time: the part `range` of those that the filter admits.
+/// Its memory depends on the end of the range, not on the length of the journal. `progress` gets the number
+/// of read entries, and their total.
 ///
 /// # Errors If there is no journal, or the broker refuses or is lost.
 pub fn list_scheduled(
@@ -188,41 +190,34 @@ pub fn list_scheduled(
     topology: &Topology,
     app: &AppKey,
     filter: &ScheduleFilter,
-    limit: usize,
+    range: Range<usize>,
     stop: &AtomicBool,
     progress: impl FnMut(u64, u64),
 ) -> Result<ScheduleList, AdminError> {
     let (recalls, unchecked) = recalls(settings, topology, app, "which of them were recalled")?;
     let now = Timestamp::now();
-    let mut earliest = Earliest::new(limit);
-    let mut counts = Counts::default();
-    let mut number = 0;
+    let mut listing = Listing::new(range);
+    let mut unreadable = 0;
     let journal = Reading { settings, topology, app, stop }.run(
-        |entry, _| {
-            number += 1;
-            if filter.admits(&entry, now) {
+        |entry, delivery| {
+            let headers = (!delivery.damaged).then_some(&delivery.headers);
+            let admitted = filter.admits(&entry, headers, now);
+            unreadable += u64::from(admitted.is_none());
+            if admitted == Some(true) {
                 let state = entry.state(&recalls, now);
-                if !(filter.not_recalled && state == ScheduleState::Recalled) {
-                    counts.add(state);
-                    counts.estimated.add(&entry);
-                    earliest.add(entry, number);
+                let wanted = match filter.recalled {
+                    Some(true) => !unchecked.is_empty() || recalls.contains(&delivery.routing_key),
+                    Some(false) => state != ScheduleState::Recalled,
+                    None => true,
+                };
+                if wanted {
+                    listing.add(entry, 1, state);
                 }
             }
         },
         progress,
     )?;
-    let messages = earliest.kept.values().map(|(it, copies)| it.shown(it.state(&recalls, now), *copies));
-    Ok(ScheduleList {
-        app: app.to_string(),
-        messages: messages.collect(),
-        more: earliest.more,
-        waiting: counts.waiting,
-        recalled: counts.recalled,
-        uncertain: counts.uncertain,
-        estimated: counts.estimated,
-        journal,
-        unchecked,
-    })
+    Ok(listing.finish(app, (&recalls, now), JournalRead { unreadable, ..journal }, unchecked))
 }
 
 /// Finds a message, with `body_bytes` of its body to show. If there are copies, it is the copy that was
@@ -253,23 +248,35 @@ pub fn find_scheduled(
                     Some(earlier) if earlier.message.due == entry.due => earlier.message.copies + 1,
                     _ => 1,
                 };
-                found = Some(FoundMessage {
-                    message: ScheduledMessage {
-                        bytes: None,
-                        ..entry.shown(entry.state(&recalls, Timestamp::now()), copies)
-                    },
-                    sample: Sample::new(delivery, body_bytes),
-                    unchecked: unchecked.clone(),
-                    body: delivery.body.clone(),
-                    properties: delivery.properties.clone(),
-                    headers: delivery.headers.clone(),
-                    rescheduled: None,
-                });
+                let message = entry.shown(entry.state(&recalls, Timestamp::now()), copies);
+                found = Some(FoundMessage::new(message, delivery, body_bytes, &unchecked));
             }
         },
         progress,
     )?;
     Ok((found, read))
+}
+
+/// Reads listed messages again, with their contents and `body_bytes` of their bodies to show. `each` gets
+/// them in the order of the journal; its error ends the reading. Messages that the journal's limits have cut
+/// off are left out.
+///
+/// # Errors That of `each`, or if the broker refuses or is lost.
+pub fn read_scheduled<E: From<AdminError>>(
+    (settings, topology, app): (&Settings, &Topology, &AppKey),
+    list: &ScheduleList,
+    body_bytes: usize,
+    stop: &AtomicBool,
+    mut each: impl FnMut(FoundMessage) -> Result<(), E>,
+) -> Result<(), E> {
+    let at: BTreeMap<_, _> = list.messages.iter().map(|message| (message.place, message)).collect();
+    let places = at.keys().copied().collect();
+    Reading { settings, topology, app, stop }.at(&places, |place, delivery| match at.get(&place) {
+        Some(message) if message.has_key(&delivery.routing_key) => {
+            each(FoundMessage::new((*message).clone(), delivery, body_bytes, &list.unchecked))
+        }
+        _ => Ok(()),
+    })
 }
 
 /// How many messages of a journal are still waiting.
@@ -315,22 +322,41 @@ pub(super) fn recalls(
     })
 }
 
+/// How many messages there are of each state.
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     waiting: u64,
     recalled: u64,
     uncertain: u64,
-    estimated: Estimated,
+    due: u64,
+    pub(super) estimated: Estimated,
 }
 
 impl Counts {
-    fn add(&mut self, state: ScheduleState) {
+    pub(super) fn add(&mut self, state: ScheduleState, count: u64) {
         match state {
-            ScheduleState::Waiting => self.waiting += 1,
-            ScheduleState::Recalled => self.recalled += 1,
-            ScheduleState::Uncertain => self.uncertain += 1,
-            ScheduleState::Due => {}
+            ScheduleState::Waiting => self.waiting += count,
+            ScheduleState::Recalled => self.recalled += count,
+            ScheduleState::Uncertain => self.uncertain += count,
+            ScheduleState::Due => self.due += count,
         }
+    }
+
+    pub(super) const fn all(&self) -> u64 {
+        self.waiting + self.recalled + self.uncertain + self.due
+    }
+
+    /// The list with these messages and these counts.
+    pub(super) fn list(
+        self,
+        app: &AppKey,
+        (messages, more): (Vec<ScheduledMessage>, u64),
+        journal: JournalRead,
+        unchecked: Vec<String>,
+    ) -> ScheduleList {
+        let Self { waiting, recalled, uncertain, due, estimated } = self;
+        let app = app.to_string();
+        ScheduleList { app, messages, more, waiting, recalled, uncertain, due, estimated, journal, unchecked }
     }
 }
 
@@ -350,28 +376,13 @@ mod tests {
         for (number, (id, due)) in
             (0..).zip([("c", 30), ("d", 40), ("a", 10), ("c", 30), ("a", 10), ("b", 20), ("z", 90)])
         {
-            earliest.add(entry(1, id, due), number);
+            earliest.add(entry(1, id, due), 1, number);
         }
         assert_eq!(ids(&earliest), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
         // One `d`, two `c` and the `z`.
         assert_eq!(earliest.more, 4);
         let mut none = Earliest::new(0);
-        none.add(entry(1, "a", 1), 0);
+        none.add(entry(1, "a", 1), 1, 0);
         assert_eq!((none.kept.len(), none.more), (0, 1));
-    }
-
-    #[test]
-    fn a_filter_admits_messages_due_from_now_on_unless_it_has_another_time() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let admits = |filter: &ScheduleFilter, due| filter.admits(&entry(1, "a", due), at(100));
-        let any = ScheduleFilter::default();
-        assert!(admits(&any, 100) && !admits(&any, 99));
-        let unsure = Entry { latest: Some(at(105)), ..entry(1, "a", 95) };
-        assert!(any.admits(&unsure, at(100)) && !any.admits(&unsure, at(106)));
-        let between = any.clone().with_due_after(Some(at(10))).with_due_before(Some(at(20)));
-        assert!(admits(&between, 10) && admits(&between, 19));
-        assert!(!admits(&between, 9) && !admits(&between, 20));
-        let by_id = |id: &str| ScheduleFilter::default().with_id(Some(id.parse().unwrap()));
-        assert!(admits(&by_id("a"), 200) && !admits(&by_id("b"), 200));
     }
 }

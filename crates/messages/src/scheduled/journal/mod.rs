@@ -7,17 +7,21 @@
 mod beginning;
 mod count;
 mod entry;
+mod filter;
+mod index;
 mod list;
 pub mod lost;
 mod reader;
 mod timeline;
 
 pub use beginning::{JournalBeginning, journal_beginning};
-pub use count::{CountBy, ScheduleCount, ScheduleSlot, count_scheduled};
+pub use count::{AppCounts, CountBy, ScheduleCount, ScheduleSlot, count_apps, count_scheduled};
 pub use entry::{ScheduleState, ScheduledMessage};
+pub use filter::{HeaderFilter, ScheduleFilter};
+pub use index::{Index, IndexedJournal, ShowError, Unindexed};
 pub use list::pending_copies;
 pub use list::{
-    Estimated, FoundMessage, PendingCopies, ScheduleFilter, ScheduleList, find_scheduled, list_scheduled,
+    Estimated, FoundMessage, PendingCopies, ScheduleList, find_scheduled, list_scheduled, read_scheduled,
 };
 pub use reader::JournalRead;
 pub use reader::is_emptied;

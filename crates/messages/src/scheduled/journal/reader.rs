@@ -1,12 +1,13 @@
 //! Reading a journal from its beginning to its end.
 
 use std::{
+    collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use delayline_amqp::{AmqpError, Consumer, Delivery, Next, STREAM_OFFSET, Session, StreamStart};
 use delayline_core::{codec::AppKey, message::Value, topology::Topology};
@@ -44,6 +45,10 @@ const LAST: Duration = Duration::from_millis(250);
 const PROBES: usize = 1_000;
 const FEW_PROBES: usize = 64;
 
+/// How many messages are read one by one, and how far apart they are.
+const FEW: usize = 100;
+const FAR: u64 = 1_000;
+
 /// How often the stop flag of the caller is checked.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -55,7 +60,7 @@ pub const fn is_emptied(copies: u64) -> bool {
 }
 
 /// How far a journal was read.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[non_exhaustive]
 pub struct JournalRead {
     /// The stream.
@@ -70,6 +75,8 @@ pub struct JournalRead {
     /// How many entries are no delayed messages of this application, such as an entry with a malformed
     /// routing key. Such a message exists nowhere else, and is not delivered.
     pub odd: u64,
+    /// How many messages were left out because their headers cannot be read, if headers select.
+    pub unreadable: u64,
     /// Whether it was interrupted, so that later ones are missing.
     pub interrupted: bool,
 }
@@ -183,6 +190,43 @@ impl Reading<'_> {
             limit = LAST;
         }
         Ok(first)
+    }
+
+    /// Hands the messages at these places to `each`, in this order, until `each` fails. Messages that the
+    /// journal's limits cut off meanwhile are left out.
+    pub(super) fn at<E: From<AdminError>>(
+        &self,
+        places: &BTreeSet<u64>,
+        mut each: impl FnMut(u64, &Delivery) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
+        let queue = self.topology.names().journal(self.app);
+        let mut session = self.open()?;
+        // Few that are far apart are read one by one.
+        let apart = places.len() <= FEW && last - first > FAR;
+        let runs = match apart {
+            true => places.iter().map(|place| (*place, *place)).collect(),
+            false => vec![(*first, *last)],
+        };
+        for (first, last) in runs {
+            let prefetch = if apart { 1 } else { PREFETCH };
+            let consumer = self.consume_few(&mut session, &queue, StreamStart::Place(first), prefetch)?;
+            let (mut at, mut unacknowledged) = (None, 0);
+            while at < Some(last) {
+                let Some(delivery) = self.next(&consumer, &queue, PATIENCE)? else { break };
+                let here = offset(&delivery).unwrap_or_else(|| at.map_or(first, |at| at + 1));
+                at = Some(here);
+                if places.contains(&here) {
+                    each(here, &delivery)?;
+                }
+                unacknowledged += 1;
+                if unacknowledged >= prefetch / 4 {
+                    consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
+                    unacknowledged = 0;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The place of the first message after each of these starts, if one is delivered at once.
@@ -328,7 +372,7 @@ impl<'a> Dates<'a> {
     /// The entry of a delivered copy; `None` if it is no delayed message of the application.
     fn entry(&mut self, delivery: &Delivery, place: u64) -> Result<Option<Entry>, AdminError> {
         let unit = self.reading.topology.settings().unit.duration();
-        let Some(copy) = Copy::of(delivery, self.reading.app, unit) else { return Ok(None) };
+        let Some(copy) = Copy::of(delivery, place, self.reading.app, unit) else { return Ok(None) };
         if let Some(published) = copy.claimed_publishing()
             && self.timeline.is_none()
             && published >= self.newest.saturating_sub(SKEW)
@@ -345,6 +389,6 @@ impl<'a> Dates<'a> {
     }
 }
 
-fn offset(delivery: &Delivery) -> Option<u64> {
+pub(super) fn offset(delivery: &Delivery) -> Option<u64> {
     delivery.headers.get(STREAM_OFFSET).and_then(Value::as_i64).and_then(|offset| u64::try_from(offset).ok())
 }

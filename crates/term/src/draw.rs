@@ -10,12 +10,9 @@ use ratatui::{
 };
 
 use delayline_admin::Severity;
-use delayline_term::output::grouped;
 use delayline_watch::picture::{LayoutView, Level, Picture, Verdict};
 
-use delayline_term::text;
-
-use super::layout;
+use crate::{output::grouped, text};
 
 /// The width of the column beside the levels, and the width of screen that it needs.
 const ASIDE: u16 = 40;
@@ -29,7 +26,7 @@ const BESIDE_BAR: u16 = 9 + 12 + 14;
 
 /// Draws a picture, its levels from `offset` on if they do not all fit; returns the offset
 /// that was possible.
-pub(crate) fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> usize {
+pub fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> usize {
     let words = (text::place(picture), &picture.verdict, text::trouble(picture));
     let middle = around(frame, words);
     let beside = aside(picture);
@@ -44,7 +41,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, picture: &Picture, offset: usize) -> u
 }
 
 /// Draws a layout, likewise.
-pub(crate) fn draw_layout(frame: &mut Frame<'_>, view: &LayoutView, offset: usize) -> usize {
+pub fn draw_layout(frame: &mut Frame<'_>, view: &LayoutView, offset: usize) -> usize {
     let now = Timestamp::now();
     let place = format!("layout {} in vhost {}", view.layout, view.vhost);
     let seen = view.counted.map(|at| format!(" · counted {} ago", text::ago(now, at)));
@@ -61,7 +58,7 @@ pub(crate) fn draw_layout(frame: &mut Frame<'_>, view: &LayoutView, offset: usiz
     }
     if let (Some(guarded), Some(exchanges)) = (view.guarded, view.exchanges) {
         let guard =
-            layout::guard(&view.layout, (guarded, exchanges), (view.keeps == Some(true), view.unroutable));
+            text::guard(&view.layout, (guarded, exchanges), (view.keeps == Some(true), view.unroutable));
         below.push(Line::from(format!("guard: {}", text::readable(&guard))));
     }
     let unchecked = view.unchecked.iter().map(|it| format!("not checked: {}", text::readable(it)));
