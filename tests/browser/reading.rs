@@ -7,6 +7,7 @@ use delayline_core::{
     codec::Delay,
     topology::{ExchangeKind, RecallSettings},
 };
+use delayline_schedules::{self as schedules, Change, Spec, Timing};
 use serde_json::{Value as Json, json};
 
 use super::{Daemon, Seen, cell, fits, open, send};
@@ -207,7 +208,7 @@ pub(crate) fn rows(page: &Seen, body: &str) -> Json {
 }
 
 #[test]
-fn recalls_and_gateways_have_rows_that_fit_a_telephone() {
+fn recalls_gateways_and_schedules_have_rows_that_fit_a_telephone() {
     let settings = new_set(1_000);
     let topology = common::topology(&settings);
     let spec = admin::AppSpec::new(app("billing"), Delivery::Direct(AppQueue::new("billing")));
@@ -220,6 +221,10 @@ fn recalls_and_gateways_have_rows_that_fit_a_telephone() {
     let message = Message::after(app("billing"), delay, "x").with_id("gone".parse().unwrap());
     let gone = router.publish(message).unwrap().handle.unwrap();
     Recaller::connect(settings.target()).unwrap().recall(&gone).unwrap();
+    let every = Timing::Every { every: Delay::from_seconds(86_400).unwrap() };
+    let schedule = "a-report-with-quite-a-long-name".parse().unwrap();
+    schedules::change(&settings, &topology, &schedule, Change::Set(&Spec::new(app("billing"), every)), false)
+        .unwrap();
     // No daemon serves this gateway.
     let path = format!("exchanges/{}/{name}.in/publish", settings.broker.vhost);
     let body = json!({ "properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string" });
@@ -235,6 +240,20 @@ fn recalls_and_gateways_have_rows_that_fit_a_telephone() {
         "the gateway is shown",
         || rows(&page, "gateway-list"),
         |rows| rows[0] == json!([name, "1", "0", "0"]),
+    );
+    eventually_seen(
+        "the schedule is shown",
+        || rows(&page, "schedule-list"),
+        |rows| {
+            let due = rows[0][2].as_str().is_some_and(|due| due.starts_with("in "));
+            due && (&rows[0][0], &rows[0][1], &rows[0][3])
+                == (&json!(schedule), &json!("billing"), &json!("0"))
+        },
+    );
+    eventually_seen(
+        "the daemon has its turn",
+        || page.eval("document.getElementById('schedule-turn').textContent"),
+        |turn| *turn == json!("published by this daemon"),
     );
     fits(&page);
     assert_eq!(page.complaints(), Vec::<String>::new());

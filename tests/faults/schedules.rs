@@ -48,7 +48,10 @@ struct Figures {
     schedules: u64,
     minutes: u64,
     daemon_kills: u64,
-    /// From the first call that adds them until all are added, and until each has a message.
+    /// From adding a schedule until it is published ahead: the first of a set, and another.
+    first_published_s: f64,
+    next_published_s: f64,
+    /// From adding all of them, in place of as many others, until they are added, and until each is published.
     added_s: f64,
     published_s: f64,
     occurrences: usize,
@@ -105,6 +108,16 @@ pub fn run(number: u64, args: &Args) -> ExitCode {
         [per_cent(after.0 - before.0), per_cent(after.1 - before.1), broker as f64 / 1e6, daemon as f64 / 1e6]
     };
     let [broker_before, _, broker_mb_before, _] = measured(&mut lab, &daemon);
+    let one = |name: &str| {
+        let (began, name) = (Instant::now(), name.parse().expect("a name"));
+        let change = Change::Set(&spec("@daily"));
+        schedules::change(&settings, &topology, &name, change, false).expect("it is added");
+        wait("it is published ahead", || all_ahead(&settings, &topology, 1));
+        let took = began.elapsed().as_secs_f64();
+        schedules::change(&settings, &topology, &name, Change::Remove, false).expect("it is removed");
+        took
+    };
+    let (first_published_s, next_published_s) = (one("first"), one("next"));
     let add = |spec: &dyn Fn(u64) -> Spec| {
         let all: Vec<(ScheduleName, Spec)> =
             (0..number).map(|it| (format!("s{it}").parse().expect("a name"), spec(it))).collect();
@@ -139,8 +152,10 @@ pub fn run(number: u64, args: &Args) -> ExitCode {
     let end = Instant::now() + Duration::from_secs(args.over * 60);
     let (mut kills, mut node_killed) = (0, None);
     while Instant::now() < end {
-        thread::sleep(Duration::from_secs(fastrand::u64(20..50)).min(end - Instant::now()));
+        thread::sleep(Duration::from_secs(fastrand::u64(20..50)));
         let which = if fastrand::bool() { &mut daemon } else { &mut other };
+        which.kill();
+        thread::sleep(Duration::from_secs(fastrand::u64(0..10)));
         *which = serve(&mut lab);
         kills += 1;
         if node_killed.is_none() && Instant::now() + Duration::from_secs(args.over * 30) > end {
@@ -180,6 +195,8 @@ pub fn run(number: u64, args: &Args) -> ExitCode {
         schedules: number,
         minutes: args.over,
         daemon_kills: kills,
+        first_published_s,
+        next_published_s,
         added_s,
         published_s,
         occurrences: seen.len(),
@@ -221,7 +238,7 @@ fn declare(settings: &Settings) {
 }
 
 fn all_ahead(settings: &Settings, topology: &Topology, least: usize) -> bool {
-    let list = schedules::list(settings, topology).expect("the schedules");
+    let list = schedules::list(settings, topology, None).expect("the schedules");
     list.schedules.iter().all(|it| it.ahead >= least)
 }
 
@@ -305,9 +322,15 @@ fn serve(lab: &mut Lab) -> Daemon {
     Daemon(child.expect("delayline serve"))
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
+impl Daemon {
+    fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
     }
 }

@@ -25,12 +25,12 @@ pub fn daemon_rights(names: &Names, duties: Duties<'_>, user: &str) -> (Permissi
     let set = escape(&entry);
     // Retries, gateways and canaries publish to the entry exchange, for any application. Canaries bind
     // their own queues. Sweeping unbinds recalls, and notes each in a second binding. Schedules are kept in
-    // a stream of the set, and their messages are recalled. The index reads journals.
-    let mut own = vec!["parked", "schedules", r"canary\..+", r"recalled\..+"];
+    // streams of the set, and their messages are recalled. The index reads journals.
+    let mut own = vec!["parked", r"schedules(-of\..+)?", r"canary\..+", r"recalled\..+"];
     let mut readable = vec![
         "retry",
         "dispatch",
-        r"schedules(\.turn)?",
+        r"schedules(\.turn|-of\..+)?",
         r"canary\..+",
         r"journal\..+",
         r"recall\..+",

@@ -21,6 +21,7 @@ use delayline_core::{
     retry::{Decision, Failure, Policy},
     topology::{Names, SetName, Topology, TopologySettings, Unit},
 };
+use delayline_schedules::{Spec, Times};
 use delayline_settings::{Layers, parse};
 use delayline_term::time::instant as read_instant;
 
@@ -28,7 +29,7 @@ use delayline_term::time::instant as read_instant;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("codec", |bytes| text(bytes, codec)),
     ("times", |bytes| text(bytes, times)),
     ("frames", frames),
@@ -37,6 +38,7 @@ pub const TARGETS: [Target; 8] = [
     ("management", management),
     ("policies", |bytes| text(bytes, policies)),
     ("settings", |bytes| text(bytes, settings)),
+    ("schedules", schedules),
 ];
 
 /// Calls a target by its name.
@@ -199,6 +201,19 @@ fn settings(text: &str) {
     let _ = Layers::new().with_environment([(format!("DELAYLINE_{text}"), String::new())]).build();
 }
 
+/// A schedule that is accepted has occurrences in their order.
+fn schedules(bytes: &[u8]) {
+    let Ok(spec) = serde_json::from_slice::<Spec>(bytes) else { return };
+    let Ok(times) = Times::checked(&spec, Unit::SECOND) else { return };
+    for mut at in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+        for _ in 0..5 {
+            let Some(next) = times.next(at) else { break };
+            assert!(next > at && spec.end.is_none_or(|end| next <= end));
+            at = next;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
@@ -313,6 +328,10 @@ mod tests {
         assert!(lines.iter().filter(read).count() >= 2, "{lines:?}");
         for text in texts("policies") {
             assert!(delayline_settings::parse_policies(&text).is_ok(), "{text}");
+        }
+        for text in texts("schedules") {
+            let spec: Spec = serde_json::from_str(&text).unwrap();
+            assert!(Times::checked(&spec, Unit::SECOND).is_ok(), "{text}");
         }
         for name in ["headers", "management"] {
             for seed in seeds(name) {

@@ -102,6 +102,7 @@ pub(crate) fn watch(
         retries: counters.retries.clone(),
         canary: Some(Arc::clone(&counters.watched)),
         recalls: counters.recalls.clone(),
+        schedules: counters.schedules.clone(),
         layouts: watch_layouts(settings, settings.layouts.iter().cloned(), stop),
         survey: Some(Arc::clone(survey)),
         ages: true,

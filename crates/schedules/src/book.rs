@@ -14,8 +14,8 @@ use delayline_core::{
     message::Handle,
 };
 
-use crate::{
-    definition::Spec,
+use crate::definition::{
+    Spec,
     name::{ScheduleName, message_id},
     serial::{app_key, seconds},
 };
@@ -65,7 +65,7 @@ pub(crate) struct Sent(
 
 impl Sent {
     pub(crate) const fn due_ms(&self) -> i64 {
-        self.0 + self.1
+        self.0.saturating_add(self.1)
     }
 }
 
@@ -103,6 +103,31 @@ pub(crate) enum Record {
     Mark(u64),
     /// Everything valid was written again, in this many bytes.
     Copied(u64),
+}
+
+impl Record {
+    /// Whether it may be in the stream of this owner. An application writes to its stream what it likes.
+    fn is_of(&self, owner: Option<&AppKey>) -> bool {
+        let is_own = |name: &ScheduleName, app: Option<&AppKey>| {
+            name.owner().as_ref() == owner && (owner.is_none() || app.is_none_or(|app| Some(app) == owner))
+        };
+        match self {
+            Self::Definition(it) => is_own(&it.name, Some(&it.spec.app)),
+            Self::Ahead(all) => all.iter().all(|it| is_own(&it.name, Some(&it.app))),
+            Self::Published(all) => all.iter().all(|it| is_own(&it.name, None)),
+            Self::Recalled(all) => all.iter().all(|(name, _)| is_own(name, None)),
+            Self::Mark(_) | Self::Copied(_) => true,
+        }
+    }
+
+    /// How many entries it adds to a book at most.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Definition(_) => 1,
+            Self::Ahead(all) => all.iter().map(|it| it.messages.len() + 1).sum(),
+            Self::Published(_) | Self::Recalled(_) | Self::Mark(_) | Self::Copied(_) => 0,
+        }
+    }
 }
 
 /// A schedule, and what was published for it.
@@ -159,10 +184,6 @@ pub(crate) struct Stale {
 pub struct Book {
     entries: BTreeMap<ScheduleName, Entry>,
     stale: BTreeMap<(ScheduleName, u64), Stale>,
-    /// How many bytes were written since everything valid was.
-    since_copy: u64,
-    /// How many records could not be read.
-    pub(crate) unreadable: u64,
 }
 
 impl Book {
@@ -189,26 +210,32 @@ impl Book {
     #[must_use]
     pub fn next_rev(&self, name: &ScheduleName, now: Timestamp) -> u64 {
         let last = self.entries.get(name).map_or(0, |entry| entry.definition.rev);
-        now.as_millisecond().unsigned_abs().max(last + 1)
+        now.as_millisecond().unsigned_abs().max(last.saturating_add(1))
     }
 
-    /// Enters the body of a message of the stream.
-    pub(crate) fn read(&mut self, body: &[u8]) -> Option<Record> {
-        match serde_json::from_slice::<Record>(body) {
-            Ok(record) => {
-                self.enter(&record);
-                self.since_copy = match record {
-                    Record::Copied(bytes) => bytes,
-                    _ => self.since_copy + body.len() as u64,
-                };
-                Some(record)
-            }
-            // A later version may have written it.
-            Err(_) => {
-                self.unreadable += 1;
-                None
-            }
-        }
+    /// Enters the body of a message of the stream of this owner, if it adds no more than `room` entries. A
+    /// later version may have written unreadable records.
+    pub(crate) fn read(&mut self, owner: Option<&AppKey>, body: &[u8], room: usize) -> Option<Record> {
+        let record: Record = serde_json::from_slice(body).ok()?;
+        let fits = record.is_of(owner) && record.weight() <= room;
+        fits.then(|| {
+            self.enter(&record);
+            record
+        })
+    }
+
+    /// How many entries it has of this owner.
+    pub(crate) fn weight(&self, owner: Option<&AppKey>) -> usize {
+        let is_own = |name: &ScheduleName| name.owner().as_ref() == owner;
+        let entries = self.entries.iter().filter(|(name, _)| is_own(name)).map(|(_, it)| it.sent.len() + 1);
+        let stale = self.stale.iter().filter(|((name, _), _)| is_own(name)).map(|(_, it)| it.sent.len() + 1);
+        entries.chain(stale).sum()
+    }
+
+    /// Forgets everything of this owner.
+    pub(crate) fn forget(&mut self, owner: Option<&AppKey>) {
+        self.entries.retain(|name, _| name.owner().as_ref() != owner);
+        self.stale.retain(|(name, _), _| name.owner().as_ref() != owner);
     }
 
     pub(crate) fn enter(&mut self, record: &Record) {
@@ -276,7 +303,8 @@ impl Book {
     }
 
     /// How many messages of a schedule are still to be recalled.
-    pub(crate) fn stale(&self, name: &ScheduleName) -> usize {
+    #[must_use]
+    pub fn to_be_recalled(&self, name: &ScheduleName) -> usize {
         let of = self.stale.iter().filter(|((of, _), _)| of == name);
         of.map(|(_, stale)| stale.sent.len()).sum()
     }
@@ -294,19 +322,13 @@ impl Book {
         done.map(|(revision, _)| revision.clone()).collect()
     }
 
-    /// Whether so much was written since the last copy that another is due. `keeps` is how many bytes the
-    /// stream keeps; a copy takes `copy` bytes.
-    pub(crate) const fn is_copy_due(&self, keeps: u64, copy: u64) -> bool {
-        let twice = 2 * copy;
-        self.since_copy > if twice > keeps / 10 { twice } else { keeps / 10 }
-    }
-
-    /// Everything valid, as records.
-    pub(crate) fn copy(&self, now: Timestamp) -> Vec<Record> {
+    /// Everything valid of this owner, as records.
+    pub(crate) fn copy(&self, owner: Option<&AppKey>, now: Timestamp) -> Vec<Record> {
         let mut records = Vec::new();
         let old = now.as_millisecond().unsigned_abs().saturating_sub(REMEMBERED);
         for (name, Entry { definition, through, sent }) in &self.entries {
-            if definition.state == State::Removed && definition.rev < old {
+            let is_over = definition.state == State::Removed && definition.rev < old;
+            if is_over || name.owner().as_ref() != owner {
                 continue;
             }
             let (rev, name) = (definition.rev, name.clone());
@@ -319,9 +341,10 @@ impl Book {
                 records.push(Record::Published(vec![Through { name, rev, through }]));
             }
         }
-        for ((name, rev), Stale { app, sent }) in
-            self.stale.iter().filter(|(_, stale)| !stale.sent.is_empty())
-        {
+        for ((name, rev), Stale { app, sent }) in &self.stale {
+            if sent.is_empty() || name.owner().as_ref() != owner {
+                continue;
+            }
             let (name, rev, app, messages) =
                 (name.clone(), *rev, app.clone(), sent.iter().copied().collect());
             records.push(Record::Ahead(vec![Batch { name, rev, app, messages }]));
@@ -365,7 +388,8 @@ mod tests {
     fn book(records: &[Record]) -> Book {
         let mut book = Book::default();
         for record in records {
-            assert_eq!(book.read(&serde_json::to_vec(record).unwrap()).as_ref(), Some(record));
+            let body = serde_json::to_vec(record).unwrap();
+            assert_eq!(book.read(None, &body, usize::MAX).as_ref(), Some(record));
         }
         book
     }
@@ -408,9 +432,7 @@ mod tests {
             published(2, 20_000),
         ];
         let once = book(&records);
-        let mut twice = book(&[&records[..], &records[..]].concat());
-        twice.since_copy = once.since_copy;
-        assert_eq!(once, twice);
+        assert_eq!(once, book(&[&records[..], &records[..]].concat()));
         // The older definition was copied by a daemon that had not read the newer one yet.
         let late = [&records[..], &records[..2]].concat();
         assert_eq!(book(&late).get(&name()), once.get(&name()));
@@ -428,26 +450,86 @@ mod tests {
             published(2, ms + 20_000),
         ];
         let original = book(&records);
-        let mut copied = book(&original.copy(now));
-        copied.since_copy = original.since_copy;
-        assert_eq!(original, copied);
+        let copy = original.copy(None, now);
+        assert_eq!(original, book(&copy));
         // The broker has dropped the older part, except for the messages.
-        let mut rest = book(&[&records[3..], &original.copy(now)[..]].concat());
-        rest.since_copy = original.since_copy;
-        assert_eq!(original, rest);
-        assert_eq!(book(&[defined(1, State::Removed)]).copy(now), [], "removed long ago");
+        assert_eq!(original, book(&[&records[3..], &copy[..]].concat()));
+        assert_eq!(book(&[defined(1, State::Removed)]).copy(None, now), [], "removed long ago");
         let recently = now.as_millisecond().unsigned_abs();
-        assert_eq!(book(&[defined(recently, State::Removed)]).copy(now).len(), 1);
+        assert_eq!(book(&[defined(recently, State::Removed)]).copy(None, now).len(), 1);
     }
 
     #[test]
-    fn a_copy_is_due_long_before_the_stream_drops_anything() {
-        let mut book = book(&[]);
-        assert!(!book.is_copy_due(200, 0));
-        book.since_copy = 21;
-        assert!(book.is_copy_due(200, 0) && !book.is_copy_due(200, 11));
-        book.read(&serde_json::to_vec(&Record::Copied(5)).unwrap());
-        assert_eq!(book.since_copy, 5);
-        assert!(book.read(b"{\"later\": 1}").is_none() && book.unreadable == 1);
+    fn the_stream_of_an_application_says_nothing_about_others() {
+        let app = AppKey::new("billing").unwrap();
+        let of = |name: &str, record: Record| {
+            let name: ScheduleName = name.parse().unwrap();
+            match record {
+                Record::Definition(mut it) => {
+                    it.name = name;
+                    Record::Definition(it)
+                }
+                Record::Ahead(mut all) => {
+                    all[0].name = name;
+                    Record::Ahead(all)
+                }
+                Record::Published(mut all) => {
+                    all[0].name = name;
+                    Record::Published(all)
+                }
+                _ => Record::Recalled(vec![(name, 1)]),
+            }
+        };
+        let all = [
+            defined(1, State::Active),
+            ahead(1, &[(10_000, 9)]),
+            published(1, 10_000),
+            Record::Recalled(Vec::new()),
+        ];
+        for record in all {
+            let mut book = Book::default();
+            let mut enters = |owner: Option<&AppKey>, record: &Record, room| {
+                book.read(owner, &serde_json::to_vec(record).unwrap(), room).is_some()
+            };
+            let own = of("billing/a", record.clone());
+            assert!(enters(Some(&app), &own, 2) && !enters(None, &own, 2));
+            assert_eq!(enters(Some(&app), &own, 0), own.weight() == 0);
+            for other in ["a", "orders/a"] {
+                assert!(!enters(Some(&app), &of(other, record.clone()), 2), "{other}");
+            }
+            // Its messages for another application.
+            let orders = AppKey::new("orders").unwrap();
+            let foreign = match of("billing/a", record) {
+                Record::Definition(mut it) => {
+                    it.spec.app = orders;
+                    Record::Definition(it)
+                }
+                Record::Ahead(mut all) => {
+                    all[0].app = orders;
+                    Record::Ahead(all)
+                }
+                _ => continue,
+            };
+            assert!(!enters(Some(&app), &foreign, 2));
+        }
+        // No number makes it fail.
+        let mut book = Book::default();
+        let mut last = defined(u64::MAX, State::Active);
+        if let Record::Definition(it) = &mut last {
+            it.name = "billing/a".parse().unwrap();
+        }
+        book.enter(&last);
+        book.enter(&of("billing/a", ahead(u64::MAX, &[(i64::MAX, 1), (i64::MIN, 1)])));
+        assert_eq!(book.next_rev(&"billing/a".parse().unwrap(), Timestamp::now()), u64::MAX);
+        assert_eq!(book.weight(Some(&app)), 3);
+        book.forget_before(Timestamp::now());
+        assert_eq!(book.weight(Some(&app)), 2);
+        book.forget(Some(&app));
+        assert_eq!(book, Book::default());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_passed_over() {
+        assert_eq!(Book::default().read(None, b"{\"later\": 1}", usize::MAX), None);
     }
 }

@@ -13,11 +13,13 @@ use delayline_settings::Settings;
 
 use crate::{
     book::{Book, Definition, Entry, Record, State},
-    definition::{DefinitionError, Spec, Times},
+    definition::{DefinitionError, Spec, Times, name::ScheduleName},
     error::{ScheduleError, doing},
-    listing::{daemons, known, session, unknown},
-    name::ScheduleName,
-    store::{Store, Writer, is_recallable, read, size},
+    follower::size,
+    listing::{daemons, known, unknown},
+    place::{is_recallable, keeps, session},
+    store::{Store, read_of},
+    writer::Writer,
 };
 
 /// How long a daemon may take to recall messages published ahead, before that is reported. Without a daemon,
@@ -95,7 +97,7 @@ pub fn change(
     changed.ok_or_else(|| unknown(name, settings))
 }
 
-/// Changes several schedules, like [`change`]. Nothing is changed if any change is impossible.
+/// Changes several schedules of one owner, like [`change`]. Nothing is changed if any change is impossible.
 ///
 /// # Errors
 /// As for [`change`].
@@ -105,32 +107,44 @@ pub fn change_all(
     changes: &[(&ScheduleName, Change<'_>)],
     dry_run: bool,
 ) -> Result<Vec<ScheduleChange>, ScheduleError> {
-    for (_, change) in changes {
+    let Some(owner) = changes.first().map(|(name, _)| name.owner()) else { return Ok(Vec::new()) };
+    let owner = owner.as_ref();
+    for (name, change) in changes {
         if let Change::Set(spec) = change {
             spec.check()?;
+            if owner.is_some_and(|app| *app != spec.app) {
+                let (name, app) = ((*name).clone(), spec.app.to_string());
+                return Err(ScheduleError::ForOther { name, app });
+            }
         }
     }
     let is_adding = changes.iter().any(|(_, change)| matches!(change, Change::Set(_)));
     let mut store = match dry_run {
-        false if is_adding => Some(Store::make(settings, topology)?),
-        false => Store::open(settings, topology)?,
+        false if is_adding => Some(Store::make(settings, topology, owner)?),
+        false => Store::open(settings, topology, owner)?,
         true => None,
     };
     let read_only;
     let book = match &store {
-        Some(store) => &store.follower.book,
+        Some(store) => &store.book,
         None => {
-            read_only = read(settings, topology)?.unwrap_or_default();
+            read_only = read_of(settings, topology, [owner])?.unwrap_or_default();
             &read_only
         }
     };
     let plans = changes.iter().map(|(name, change)| plan(book, name, *change, settings));
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
+    let grows = plans.iter().filter(|plan| matches!(plan.outcome, Changed::Added | Changed::Changed));
+    let bodies = grows.map(|plan| plan.definition.spec.body.len() as u64 * 4 / 3).sum::<u64>();
+    let (size, most) = (size(book, owner, Timestamp::now()) + bodies, keeps(owner) / SHARE);
+    if bodies > 0 && size > most {
+        return Err(ScheduleError::Full { size, most });
+    }
     let mut other = if store.is_none() { Some(session(settings)?) } else { None };
     let mut recallable = BTreeMap::new();
     let mut reports = Vec::new();
     for plan in &plans {
-        let session = store.as_mut().map(|store| &mut store.follower.session).or(other.as_mut());
+        let session = store.as_mut().map(|store| &mut store.session).or(other.as_mut());
         let Some(session) = session else { continue };
         let app = &plan.definition.spec.app;
         let recall = match recallable.get(app.as_str()) {
@@ -152,7 +166,7 @@ pub fn change_all(
                     Some(0) => Duration::ZERO,
                     _ => deadline.saturating_duration_since(Instant::now()),
                 };
-                report.recalled = Some(store.wait(left, |book| book.stale(&report.schedule) == 0)?);
+                report.recalled = Some(store.wait(left, |book| book.to_be_recalled(&report.schedule) == 0)?);
             }
         }
     }
@@ -207,11 +221,6 @@ fn plan(
     let rev = book.next_rev(name, now);
     let (name, entry) = match (found, change) {
         (None, Change::Set(spec)) => {
-            let most = Topology::SCHEDULES_BYTES / SHARE;
-            let size = size(book, now) + spec.body.len() as u64 * 4 / 3;
-            if size > most {
-                return Err(ScheduleError::Full { size, most });
-            }
             let (name, spec) = (name.clone(), spec.clone());
             let definition = Definition { name, rev, state: State::Active, after: now, spec };
             return Ok(Planned { outcome: Changed::Added, definition, ahead });
@@ -262,16 +271,18 @@ pub fn run_now(
     topology: &Topology,
     name: &ScheduleName,
 ) -> Result<String, ScheduleError> {
-    let book = read(settings, topology)?.unwrap_or_default();
+    let book = read_of(settings, topology, [name.owner().as_ref()])?.unwrap_or_default();
     let entry = known(&book, name, settings)?;
     let spec = &entry.definition.spec;
-    let (now, unit) = (Timestamp::now(), settings.topology.unit);
+    // As precise as its header.
+    let now = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).unwrap_or(Timestamp::MAX);
+    let unit = settings.topology.unit;
     let times = Times::of(spec, unit).map_err(DefinitionError::from)?;
     let message = spec.message(name, now, times.zone(), Delay::ZERO);
     let wire = Wire::at(&message, unit, now).map_err(DefinitionError::from)?;
     let id = wire.properties.message_id.clone().unwrap_or_default();
     let mut writer = Writer::open(settings, topology)?;
-    writer.push(&topology.names().entry(), wire.routing_key, (wire.properties, wire.headers), &message.body);
+    writer.push(&topology.names().entry(), wire.routing_key, (wire.properties, wire.headers), &spec.body);
     writer.confirm().map_err(doing("publishing the message"))?;
     Ok(id)
 }

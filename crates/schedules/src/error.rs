@@ -3,7 +3,10 @@
 use delayline_amqp::AmqpError;
 use delayline_broker::ManagementError;
 
-use crate::{definition::DefinitionError, name::ScheduleName};
+use crate::definition::{DefinitionError, name::ScheduleName};
+
+/// The broker's code for a missing permission.
+pub(crate) const ACCESS_REFUSED: u16 = 403;
 
 /// Why an operation on schedules failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,9 +48,19 @@ pub enum ScheduleError {
         /// The application.
         app: String,
     },
+    /// An application's own schedule for another application.
+    #[error(
+        "schedule `{name}` cannot send messages to application `{app}`: its owner may only send to itself"
+    )]
+    ForOther {
+        /// The name.
+        name: ScheduleName,
+        /// The application.
+        app: String,
+    },
     /// Too much is kept.
     #[error(
-        "the schedules of this set take {size} bytes, and may take {most}. Remove some, or send references instead \
+        "these schedules take {size} bytes, and may take {most}. Remove some, or send references instead \
          of bodies"
     )]
     Full {
@@ -65,6 +78,30 @@ pub enum ScheduleError {
         vhost: String,
         /// The command that makes it.
         install: String,
+    },
+    /// The application does not manage its schedules itself.
+    #[error(
+        "application `{app}` does not manage its schedules itself. A platform team permits that with `{add}`, and \
+         the flags that the application was added with"
+    )]
+    NotOffered {
+        /// The application.
+        app: String,
+        /// The command that permits it.
+        add: String,
+    },
+    /// The user has no rights for a stream.
+    #[error(
+        "the user may not use `{stream}`; that of an application manages only its own schedules, which are \
+         named APP/NAME (`{add}`): {source}"
+    )]
+    Forbidden {
+        /// The stream.
+        stream: String,
+        /// The command that permits an application its own.
+        add: String,
+        /// What the broker refused.
+        source: AmqpError,
     },
     /// The stream delivers nothing.
     #[error(

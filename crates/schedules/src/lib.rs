@@ -5,26 +5,29 @@
 //! ahead, as ordinary delayed messages, so that none is missed while no daemon runs.
 
 mod book;
-mod calendar;
 mod change;
 mod definition;
+mod due;
 mod error;
+mod follower;
 mod line;
 mod listing;
-mod name;
+mod place;
 mod plan;
 mod scheduler;
-mod serial;
 mod stats;
 mod store;
+mod writer;
 
 pub use book::{Book, Definition, Entry, State};
-pub use calendar::CalendarError;
 pub use change::{Change, Changed, ScheduleChange, added, change, change_all, run_now};
-pub use definition::{DefinitionError, Missed, Spec, Times, Timing};
+pub use definition::{
+    DefinitionError, Missed, Spec, Times, Timing,
+    calendar::CalendarError,
+    name::{ScheduleName, ScheduleNameError},
+};
 pub use error::ScheduleError;
 pub use listing::{AllSchedules, Occurrence, ScheduleDetails, ScheduleSummary, list, show, summaries};
-pub use name::{ScheduleName, ScheduleNameError};
 pub use scheduler::Scheduler;
 pub use stats::{ScheduleCounts, ScheduleLine, ScheduleStats};
 pub use store::read;

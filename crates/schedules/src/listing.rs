@@ -4,15 +4,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline_amqp::Session;
-use delayline_core::topology::Topology;
+use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{
     book::{Book, Entry, State},
-    definition::{Spec, Times},
+    definition::{Spec, Times, name::ScheduleName},
     error::ScheduleError,
-    name::ScheduleName,
-    store::{is_recallable, read},
+    place::{is_recallable, session},
+    store::{read, read_of},
 };
 
 /// How many daemons publish schedules, or wait for their turn.
@@ -104,15 +104,22 @@ pub fn summaries(book: &Book, settings: &Settings, now: Timestamp) -> Vec<Schedu
 }
 
 fn times_of(entry: &Entry, settings: &Settings) -> Result<Times, String> {
-    Times::of(&entry.definition.spec, settings.topology.unit).map_err(|error| error.to_string())
+    Times::checked(&entry.definition.spec, settings.topology.unit).map_err(|error| error.to_string())
 }
 
-/// Lists all schedules.
+/// Lists all schedules, or those that an application manages itself.
 ///
 /// # Errors
 /// The broker refuses or is lost.
-pub fn list(settings: &Settings, topology: &Topology) -> Result<AllSchedules, ScheduleError> {
-    let book = read(settings, topology)?;
+pub fn list(
+    settings: &Settings,
+    topology: &Topology,
+    owner: Option<&AppKey>,
+) -> Result<AllSchedules, ScheduleError> {
+    let book = match owner {
+        Some(_) => read_of(settings, topology, [owner])?,
+        None => read(settings, topology)?,
+    };
     let daemons = match &book {
         Some(_) => daemons(&mut session(settings)?, topology),
         None => None,
@@ -131,7 +138,7 @@ pub fn show(
     name: &ScheduleName,
     number: usize,
 ) -> Result<ScheduleDetails, ScheduleError> {
-    let book = read(settings, topology)?.unwrap_or_default();
+    let book = read_of(settings, topology, [name.owner().as_ref()])?.unwrap_or_default();
     let entry = known(&book, name, settings)?;
     let now = Timestamp::now();
     let times = times_of(entry, settings);
@@ -159,10 +166,6 @@ pub fn show(
 
 pub(crate) fn unknown(name: &ScheduleName, settings: &Settings) -> ScheduleError {
     ScheduleError::Unknown { name: name.clone(), list: settings.command(&["schedule", "list"]) }
-}
-
-pub(crate) fn session(settings: &Settings) -> Result<Session, ScheduleError> {
-    Session::open_for(&settings.broker, "schedules").map_err(ScheduleError::Connection)
 }
 
 pub(crate) fn known<'a>(

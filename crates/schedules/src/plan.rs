@@ -22,7 +22,7 @@ const MISSED_AFTER: i64 = 60;
 const WITHOUT_RECALL: i64 = 15 * 60;
 
 /// The most occurrences that are counted at a time: more were missed than anyone would send.
-const MOST_COUNTED: u64 = 100_000;
+const MOST_COUNTED: u64 = 10_000;
 
 /// What to do for a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,7 +94,8 @@ pub(crate) fn plan(entry: &Entry, times: &Times, Rules { now, unit, recall }: Ru
     let wanted = next
         .is_some_and(|next| next <= now || waiting.len() < least || next <= begin && waiting.len() < many);
     let mut number = waiting.len();
-    let longest = later(ms(Delay::MAX, unit));
+    // A delay counts from the beginning of the present unit.
+    let longest = later(ms(Delay::MAX, unit) - ms(definition.spec.jitter, unit) - i64::from(unit.millis()));
     while let Some(publish) = next
         .filter(|next| wanted && *next <= longest && number < MOST_AHEAD && (*next <= end || number < least))
     {
@@ -192,6 +193,17 @@ mod tests {
         let soon = Timestamp::from_millisecond((week - WITHOUT_RECALL) * 1_000 + WITHOUT_RECALL * 125).ok();
         assert_eq!((weekly.run(0).0, weekly.plan(0).again), (vec![], soon));
         assert_eq!(weekly.run(week - WITHOUT_RECALL / 2).0, [week]);
+    }
+
+    #[test]
+    fn nothing_is_published_that_no_delay_is_long_enough_for() {
+        let (every, year) = (i64::from(Delay::MAX.seconds()) / 2 - HOUR, Spec::year());
+        let mut rare = Running::new(every, Missed::Once, true);
+        assert_eq!(rare.run(0).0, [every, 2 * every]);
+        let mut rare = Running::new(every, Missed::Once, true);
+        rare.0.definition.spec.jitter = year;
+        assert_eq!((rare.run(0).0, rare.plan(0).publish), (vec![every], vec![]));
+        assert_eq!(rare.run(i64::from(year.seconds())).0, [2 * every]);
     }
 
     #[test]

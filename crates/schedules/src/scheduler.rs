@@ -18,23 +18,20 @@ use log::{info, warn};
 
 use delayline_amqp::{AmqpError, Session};
 use delayline_client::recall::{RecallError, Recaller};
-use delayline_core::{
-    backoff::wait,
-    codec::{AppKey, Delay},
-    message::Wire,
-    topology::Topology,
-};
+use delayline_core::{backoff::wait, codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
 use crate::{
-    book::{Batch, Book, Entry, Record, Sent, State, Through},
-    definition::{Times, jitter_ms},
+    book::{Batch, Book, Entry, Record, State, Through},
+    definition::{Times, name::ScheduleName},
+    due::Due,
     error::{ScheduleError, doing},
-    line::{Line, base},
-    name::{ScheduleName, message_id},
+    follower::Follower,
+    line::{ByOwner, Line, base, by_owner},
+    place::{asked, is_recallable, owners, session},
     plan::{Rules, plan},
     stats::{ScheduleLine, ScheduleStats},
-    store::{Follower, Writer, asked, is_recallable, size},
+    writer::Writer,
 };
 
 /// How often it looks whether to stop, or whether it is a schedule's time.
@@ -44,6 +41,11 @@ const TICK: Duration = Duration::from_millis(200);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_RARELY: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(2);
+
+/// How often it looks for applications that manage their schedules themselves, and how soon again for one
+/// whose stream was lost.
+const LOOK_FOR_APPS: Duration = Duration::from_secs(20);
+const LOST_FOR: Duration = Duration::from_secs(60);
 
 /// How many messages are published between two confirms, and recalled between two looks at the stream.
 const CHUNK: usize = 1_000;
@@ -79,15 +81,9 @@ pub struct Scheduler {
     again: BTreeMap<ScheduleName, (u64, Timestamp)>,
     /// How many messages were published, and how many occurrences were missed.
     totals: BTreeMap<ScheduleName, (u64, u64)>,
+    /// When the streams of applications were lost.
+    lost: HashMap<AppKey, Instant>,
     complained: Option<String>,
-}
-
-/// An occurrence that is to be published.
-struct Due {
-    name: ScheduleName,
-    rev: u64,
-    at: Timestamp,
-    recall: bool,
 }
 
 impl Scheduler {
@@ -96,8 +92,8 @@ impl Scheduler {
     pub fn new(settings: Settings, stats: Arc<ScheduleStats>) -> Self {
         let topology = Topology::new(settings.topology.clone());
         let (recallable, times) = (HashMap::new(), HashMap::new());
-        let (again, totals) = (BTreeMap::new(), BTreeMap::new());
-        Self { settings, topology, stats, recallable, times, again, totals, complained: None }
+        let (again, totals, lost) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        Self { settings, topology, stats, recallable, times, again, totals, lost, complained: None }
     }
 
     /// Publishes until `stop` is set, through restarts of the broker.
@@ -128,34 +124,44 @@ impl Scheduler {
 
     /// Works on one connection, until it is lost or `stop` is set. Ends if there is no schedule yet.
     fn connected(&mut self, stop: &AtomicBool) -> Result<(), ScheduleError> {
-        if let Some((false, _)) = asked(&self.settings, &self.topology)? {
+        if let Some((false, _)) = asked(&self.settings, &self.topology, None)? {
             return Ok(());
         }
-        let mut follower = match Follower::open(&self.settings, &self.topology) {
+        let mut session = session(&self.settings)?;
+        let follower = match Follower::open(&self.settings, &self.topology, &mut session, None) {
             Ok(Some(follower)) => follower,
             Ok(None) | Err(ScheduleError::NoSet { .. }) => return Ok(()),
             Err(error) => return Err(error),
         };
         let queue = self.topology.names().schedules_turn();
-        let turn = follower.session.consume(&queue, 10).map_err(doing("waiting for the turn to publish"))?;
+        let turn = session.consume(&queue, 10).map_err(doing("waiting for the turn to publish"))?;
         let mut writer = Writer::open(&self.settings, &self.topology)?;
         writer.join()?;
-        let mut line = Line { follower, writer, turn, held: None, recaller: None };
-        let (mut renewed, mut counted) = (Instant::now(), Instant::now());
+        let book = Book::default();
+        let (of_apps, lost, held, recaller) = (Vec::new(), Vec::new(), None, None);
+        let mut line = Line { session, book, follower, of_apps, lost, writer, turn, held, recaller };
+        let worked = self.work(&mut line, stop);
+        self.lost.extend(line.lost.into_iter().map(|app| (app, Instant::now())));
+        worked
+    }
+
+    fn work(&mut self, line: &mut Line, stop: &AtomicBool) -> Result<(), ScheduleError> {
+        let (mut renewed, mut counted, mut looked) = (Instant::now(), Instant::now(), None::<Instant>);
         while !stop.load(Ordering::Relaxed) {
+            if looked.is_none_or(|at| at.elapsed() > LOOK_FOR_APPS) {
+                looked = Some(Instant::now());
+                self.look_for_apps(line);
+            }
             if line.takes_turn()? {
                 // Whatever the daemon before wrote is read before anything is done.
-                line.follower.catch_up(&mut line.writer)?;
+                line.catch_up()?;
                 self.again.clear();
                 self.stats.lock().leads = true;
                 info!("schedules are published here");
             }
-            let mut next = line.follower.next(TICK)?;
-            while next.is_some() {
-                next = line.follower.next(Duration::ZERO)?;
-            }
+            line.read(TICK)?;
             if line.held.is_some() {
-                self.lead(&mut line, stop)?;
+                self.lead(line, stop)?;
                 self.complained = None;
             }
             if renewed.elapsed() > RENEW_EVERY && line.held.is_some() {
@@ -164,47 +170,54 @@ impl Scheduler {
             }
             if counted.elapsed() > TICK * 5 {
                 counted = Instant::now();
-                line.follower.book.forget_before(Timestamp::now() - KEPT);
-                self.count(&line.follower.book);
+                line.book.forget_before(Timestamp::now() - KEPT);
+                line.of_apps.iter_mut().for_each(|follower| follower.weigh(&line.book));
+                self.count(&line.book);
             }
         }
         Ok(())
     }
 
+    /// Begins to read the schedules of applications that manage them themselves since a moment.
+    fn look_for_apps(&mut self, line: &mut Line) {
+        self.lost.extend(line.lost.drain(..).map(|app| (app, Instant::now())));
+        self.lost.retain(|_, at| at.elapsed() < LOST_FOR);
+        let apps = owners(&self.settings, &self.topology).unwrap_or_else(|error| {
+            // The known ones are published.
+            warn!("applications that manage their schedules are not noticed: {error}");
+            Vec::new()
+        });
+        for app in apps {
+            let is_known = line.of_apps.iter().any(|follower| follower.owner.as_ref() == Some(&app));
+            if !is_known && !self.lost.contains_key(&app) {
+                line.follow(&self.topology, &app);
+            }
+        }
+    }
+
     fn lead(&mut self, line: &mut Line, stop: &AtomicBool) -> Result<(), ScheduleError> {
         let (due, skipped) = self.due(line)?;
-        if !skipped.is_empty() {
-            let record = Record::Published(skipped);
-            line.writer.write(&[&record])?;
-            line.follower.book.enter(&record);
-        }
+        line.write(skipped, Record::Published)?;
         for chunk in due.chunks(CHUNK) {
             if stop.load(Ordering::Relaxed) || line.takes_turn()? {
                 break;
             }
             // Of a schedule that was changed meanwhile, nothing more is published.
-            while line.follower.next(Duration::ZERO)?.is_some() {}
+            line.read(Duration::ZERO)?;
             self.publish(line, chunk)?;
             self.recall(line)?;
         }
         // After what takes their place is published: at worst, both arrive.
         self.recall(line)?;
-        let keeps = Topology::SCHEDULES_BYTES;
-        let now = Timestamp::now();
-        if line.follower.book.is_copy_due(keeps, 0)
-            && line.follower.book.is_copy_due(keeps, size(&line.follower.book, now))
-        {
-            self.copy(line, now)?;
-        }
-        Ok(())
+        line.copy(Timestamp::now())
     }
 
     /// Recalls messages of changed schedules.
     fn recall(&mut self, line: &mut Line) -> Result<(), ScheduleError> {
         let now = Timestamp::now();
-        for (revision, sent, handle) in line.follower.book.to_recall(RECALLS) {
+        for (revision, sent, handle) in line.book.to_recall(RECALLS) {
             let over = handle.due().is_some_and(|due| due <= now);
-            if !over && self.is_recallable(handle.app(), &mut line.follower.session)? {
+            if !over && self.is_recallable(handle.app(), &mut line.session)? {
                 let recaller = match &line.recaller {
                     Some(recaller) => recaller,
                     None => {
@@ -223,23 +236,18 @@ impl Scheduler {
                     }
                 }
             }
-            line.follower.book.recalled(&revision, &sent);
+            line.book.recalled(&revision, &sent);
         }
-        let done = line.follower.book.all_recalled();
-        if !done.is_empty() {
-            let record = Record::Recalled(done);
-            line.writer.write(&[&record])?;
-            line.follower.book.enter(&record);
-        }
-        Ok(())
+        let done = line.book.all_recalled();
+        line.write(by_owner(done.iter().map(|it| (&it.0, it.clone()))), Record::Recalled)
     }
 
     /// The occurrences to publish now, in their order, and the schedules whose occurrences were all left out.
-    fn due(&mut self, line: &mut Line) -> Result<(Vec<Due>, Vec<Through>), ScheduleError> {
+    fn due(&mut self, line: &mut Line) -> Result<(Vec<Due>, ByOwner<Through>), ScheduleError> {
         let now = Timestamp::now();
         let unit = self.settings.topology.unit;
-        let (mut due, mut skipped) = (Vec::new(), Vec::new());
-        let Follower { session, book, .. } = &mut line.follower;
+        let (mut due, mut skipped) = (Vec::new(), ByOwner::new());
+        let Line { session, book, .. } = line;
         for entry in book.schedules() {
             let again = self.again.get(&entry.definition.name);
             if again.is_some_and(|(rev, again)| *rev == entry.definition.rev && *again > now) {
@@ -262,7 +270,8 @@ impl Scheduler {
                 self.totals.entry(name.clone()).or_default().1 += plan.missed;
             }
             if let (true, Some(through)) = (plan.publish.is_empty(), plan.through) {
-                skipped.push(Through { name: name.clone(), rev, through });
+                let through = Through { name: name.clone(), rev, through };
+                skipped.entry(name.owner()).or_default().push(through);
             }
             due.extend(plan.publish.into_iter().map(|at| Due { name: name.clone(), rev, at, recall }));
             self.again.insert(name, (rev, plan.again.unwrap_or(Timestamp::MAX)));
@@ -278,39 +287,28 @@ impl Scheduler {
         let (mut batches, mut through) = (BTreeMap::new(), BTreeMap::new());
         let (mut wires, mut bodies) = (Vec::new(), BTreeMap::new());
         for due in chunk {
-            let Some(entry) = line.follower.book.get(&due.name).filter(|it| it.definition.rev == due.rev)
-            else {
+            let Some(entry) = line.book.get(&due.name).filter(|it| it.definition.rev == due.rev) else {
                 continue;
             };
             let spec = &entry.definition.spec;
             let Some((_, Some(times))) = self.times.get(&due.name) else { continue };
-            let late = jitter_ms(spec, &due.name, due.at, unit);
-            let left = due.at.duration_since(base) + SignedDuration::from_millis(late);
-            let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-            let Ok(delay) = Delay::at_least_units(left, unit.duration()) else { continue };
-            let mut message = spec.message(&due.name, due.at, times.zone(), delay);
-            bodies.entry(&due.name).or_insert_with(|| std::mem::take(&mut message.body));
-            message.body = Vec::new();
-            if due.recall {
-                message = message.with_id(message_id(&due.name, due.at, due.rev));
-            }
-            match Wire::at(&message, unit, base) {
-                Ok(wire) => wires.push((&due.name, wire)),
-                Err(error) => warn!("schedule {}: {error}", due.name),
-            }
-            let (app, messages) = (spec.app.clone(), Vec::new());
-            let batch = Batch { name: due.name.clone(), rev: due.rev, app, messages };
-            let batch = batches.entry(&due.name).or_insert(batch);
-            batch.messages.push(Sent(due.at.as_millisecond(), late, delay));
             let so_far = Through { name: due.name.clone(), rev: due.rev, through: due.at };
             through.insert(&due.name, so_far);
+            let (wire, sent) = match due.message(spec, times.zone(), unit, base) {
+                Ok(message) => message,
+                Err(error) => {
+                    warn!("schedule {}: its occurrence at {} is not published: {error}", due.name, due.at);
+                    self.totals.entry(due.name.clone()).or_default().1 += 1;
+                    continue;
+                }
+            };
+            wires.push((&due.name, wire));
+            bodies.entry(&due.name).or_insert_with(|| spec.body.clone());
+            let (app, messages) = (spec.app.clone(), Vec::new());
+            let batch = Batch { name: due.name.clone(), rev: due.rev, app, messages };
+            batches.entry(&due.name).or_insert(batch).messages.push(sent);
         }
-        if wires.is_empty() {
-            return Ok(());
-        }
-        let record = Record::Ahead(batches.into_values().collect());
-        line.writer.write(&[&record])?;
-        line.follower.book.enter(&record);
+        line.write(by_owner(batches), Record::Ahead)?;
         if Timestamp::now().duration_since(base) > FRESH {
             let reason = "this machine stood still, so the delays of messages are computed anew".into();
             return Err(doing("publishing occurrences")(AmqpError::Lost { reason }));
@@ -322,23 +320,7 @@ impl Scheduler {
             self.totals.entry(name.clone()).or_default().0 += 1;
         }
         line.writer.confirm().map_err(doing("publishing occurrences"))?;
-        let record = Record::Published(through.into_values().collect());
-        line.writer.write(&[&record])?;
-        line.follower.book.enter(&record);
-        Ok(())
-    }
-
-    /// Writes everything valid again, so that the broker can drop the oldest part of the stream.
-    fn copy(&self, line: &mut Line, now: Timestamp) -> Result<(), ScheduleError> {
-        let records = line.follower.book.copy(now);
-        let bytes = size(&line.follower.book, now);
-        for records in records.chunks(CHUNK) {
-            line.writer.write(&records.iter().collect::<Vec<_>>())?;
-        }
-        line.writer.write(&[&Record::Copied(bytes)])?;
-        info!("the {} records of schedules were written again ({bytes} bytes)", records.len());
-        // It is read before the next one could be due.
-        line.follower.catch_up(&mut line.writer)
+        line.write(by_owner(through), Record::Published)
     }
 
     fn is_recallable(&mut self, app: &AppKey, session: &mut Session) -> Result<bool, ScheduleError> {
@@ -357,7 +339,7 @@ impl Scheduler {
         let unit = self.settings.topology.unit;
         let known = self.times.get(&definition.name).is_some_and(|(rev, _)| *rev == definition.rev);
         if !known {
-            let times = Times::of(&definition.spec, unit)
+            let times = Times::checked(&definition.spec, unit)
                 .inspect_err(|error| warn!("schedule {} is not published: {error}", definition.name))
                 .ok();
             self.times.insert(definition.name.clone(), (definition.rev, times));

@@ -12,7 +12,6 @@ use crate::book::State;
 
 /// A schedule as a daemon knows it.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
-#[non_exhaustive]
 pub struct ScheduleLine {
     /// Its application.
     pub app: String,

@@ -165,9 +165,11 @@ impl From<ScheduleError> for Failure {
     fn from(error: ScheduleError) -> Self {
         let code = match error {
             ScheduleError::Definition(_) => Code::Usage,
-            ScheduleError::Unknown { .. } | ScheduleError::OtherApp { .. } | ScheduleError::Full { .. } => {
-                Code::Problem
-            }
+            ScheduleError::Unknown { .. }
+            | ScheduleError::OtherApp { .. }
+            | ScheduleError::ForOther { .. }
+            | ScheduleError::NotOffered { .. }
+            | ScheduleError::Full { .. } => Code::Problem,
             _ => Code::Broker,
         };
         let no_set = matches!(error, ScheduleError::NoSet { .. });

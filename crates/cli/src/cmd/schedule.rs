@@ -43,7 +43,7 @@ pub(crate) struct Args {
 impl Args {
     /// Whether it changes nothing.
     pub(crate) fn looks(&self) -> bool {
-        matches!(self.command, Command::List | Command::Show(_))
+        matches!(self.command, Command::List(_) | Command::Show(_))
     }
 }
 
@@ -56,6 +56,7 @@ Examples:
   delayline schedule add digest --app billing --cron @daily --body-file digest.json
   delayline schedule add heartbeat --app billing --every 15m --body ping
   delayline schedule add report --app billing --cron @monthly --missed all --missed-within 7d
+  delayline schedule add billing/digest --every 1h   as the user of an application with its own schedules
 
 If the schedule exists, it is changed: messages published ahead are recalled and replaced.
 A local time that the clocks skip is right after the gap, one that they show twice is the
@@ -65,8 +66,9 @@ first of the two. An interval counts from --start, or else from 1970-01-01T00:00
     #[command(after_help = "\
 Examples:
   delayline schedule list
+  delayline schedule list --own billing         as the user of an application with its own schedules
   delayline schedule list --json | jq '.schedules[] | select(.state == \"paused\") | .schedule'")]
-    List,
+    List(List),
     /// Show a schedule, with its next ten occurrences
     #[command(after_help = "\
 Examples:
@@ -105,8 +107,15 @@ Messages published ahead are recalled, if messages of the application can be.")]
 }
 
 #[derive(Debug, clap::Args)]
+struct List {
+    /// Only those that this application manages itself
+    #[arg(long, value_name = "APP", value_parser = values::app)]
+    own: Option<AppKey>,
+}
+
+#[derive(Debug, clap::Args)]
 struct Named {
-    /// The schedule
+    /// The schedule; APP/NAME if an application manages it itself
     #[arg(value_name = "NAME", value_parser = values::parsed::<ScheduleName>)]
     name: ScheduleName,
 }
@@ -123,9 +132,9 @@ struct Remove {
 struct Add {
     #[command(flatten)]
     named: Named,
-    /// The app key of the application that receives the messages
+    /// The app key of the application that receives the messages [default: the APP of APP/NAME]
     #[arg(long, value_name = "APP", value_parser = values::app)]
-    app: AppKey,
+    app: Option<AppKey>,
     /// Minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly
     #[arg(long, value_name = "CRON", conflicts_with = "every", required_unless_present = "every")]
     cron: Option<String>,
@@ -179,7 +188,10 @@ fn header(text: &str) -> Result<(String, String), String> {
 impl Add {
     fn spec(&self) -> Result<Spec, Failure> {
         let timing = Timing::new(self.cron.clone(), self.every, self.zone.clone()).map_err(Failure::usage)?;
-        let mut spec = Spec::new(self.app.clone(), timing);
+        let app = self.app.clone().or_else(|| self.named.name.owner());
+        let app =
+            app.ok_or_else(|| Failure::usage("name the application that receives the messages with --app"))?;
+        let mut spec = Spec::new(app, timing);
         (spec.start, spec.end, spec.missed) = (self.start, self.end, self.missed);
         spec.jitter = self.jitter.unwrap_or(spec.jitter);
         spec.missed_within = self.missed_within.unwrap_or(spec.missed_within);
@@ -234,7 +246,9 @@ pub(crate) fn run(args: &Args, settings: &Settings, output: &mut Output) -> Resu
             }
             Ok(Code::Done)
         }
-        Command::List => show_list(settings, &schedules::list(settings, &topology)?, output),
+        Command::List(List { own }) => {
+            show_list(settings, &schedules::list(settings, &topology, own.as_ref())?, output)
+        }
         Command::Show(Named { name }) => {
             show(settings, &schedules::show(settings, &topology, name, OCCURRENCES)?, output)
         }
@@ -266,8 +280,16 @@ fn show_change(settings: &Settings, change: &ScheduleChange, output: &mut Output
         (_, true) => format!("{} would be {word}:", dry_run()),
         (_, false) => word.green().bold().to_string(),
     };
-    let next = change.next.map(|next| format!(", due next at {}", time::date(next))).unwrap_or_default();
+    let next = match change.next {
+        Some(next) => format!(", due next at {}", time::date(next)),
+        None if change.outcome == Changed::Added => ", which has no further occurrence".into(),
+        None => String::new(),
+    };
     output.line(format!("{head} schedule `{name}`{next}"))?;
+    if change.outcome == Changed::Added && !change.recall {
+        let ahead = "messages of this application cannot be recalled, so they are published 15 minutes ahead";
+        output.line(format!("  {ahead} at most, and arrive after a pause, a change or a removal"))?;
+    }
     if change.ahead > 0 && change.outcome != Changed::Unchanged {
         let messages = counted(change.ahead as u64, "message");
         let text = match (change.recall, change.recalled) {

@@ -298,6 +298,25 @@ impl Names {
         format!("{}.turn", self.schedules())
     }
 
+    /// The exchange for the definitions of the schedules that an application manages itself, and the stream
+    /// that keeps them.
+    #[must_use]
+    pub fn schedules_of(&self, app: &AppKey) -> String {
+        format!("{}{app}", self.schedules_of_prefix())
+    }
+
+    /// The application that has this exchange or stream for its schedules.
+    #[must_use]
+    pub fn app_of_schedules<'a>(&self, name: &'a str) -> Option<&'a str> {
+        name.strip_prefix(&self.schedules_of_prefix())
+    }
+
+    /// The beginning of [`schedules_of`](Self::schedules_of) for every application.
+    #[must_use]
+    pub fn schedules_of_prefix(&self) -> String {
+        format!("{}.schedules-of.", self.set)
+    }
+
     /// The app key under which the messages of a gateway return from the levels.
     ///
     /// # Errors

@@ -5,14 +5,21 @@ use super::{
     Binding, Endpoint, Exchange, ExchangeKind, Object, Queue, QueueType, Topology, build::holding_queue,
     object::Arguments,
 };
+use crate::codec::AppKey;
 
 /// The size of the stream, and of each of its files. The daemon writes everything valid again long before
 /// the broker drops the oldest file.
 const STREAM_BYTES: (i64, i64) = (200_000_000, 10_000_000);
 
+/// The same for the stream of an application. It can fill only its own.
+const BYTES_OF_ONE: (i64, i64) = (10_000_000, 1_000_000);
+
 impl Topology {
     /// How many bytes the stream of schedules keeps.
     pub const SCHEDULES_BYTES: u64 = STREAM_BYTES.0.unsigned_abs();
+
+    /// The same for the schedules that an application manages itself.
+    pub const SCHEDULES_OF_BYTES: u64 = BYTES_OF_ONE.0.unsigned_abs();
 
     /// The routing key with which a daemon joins those that wait for their turn.
     pub const TURN_KEY: &str = "turn";
@@ -24,17 +31,6 @@ impl Topology {
     #[must_use]
     pub fn schedules(&self) -> Vec<Object> {
         let names = self.names();
-        let mut stream = Arguments::from([
-            ("x-queue-type".into(), Queue::STREAM.into()),
-            ("x-max-length-bytes".into(), STREAM_BYTES.0.into()),
-            ("x-stream-max-segment-size-bytes".into(), STREAM_BYTES.1.into()),
-        ]);
-        if self.settings().queue_type == QueueType::Quorum {
-            stream.insert("x-queue-leader-locator".into(), "balanced".into());
-            if let Some(replicas) = self.settings().replicas {
-                stream.insert("x-initial-cluster-size".into(), i64::from(replicas.get()).into());
-            }
-        }
         let mut turn = holding_queue(self.settings(), names.schedules_turn(), None);
         turn.arguments.insert("x-single-active-consumer".into(), true.into());
         let bind = |queue: String, key: &str| {
@@ -46,11 +42,39 @@ impl Topology {
             Object::Exchange(
                 Exchange::new(names.schedules(), ExchangeKind::Direct).with_arguments(alternate),
             ),
-            Object::Queue(Queue::new(names.schedules()).with_arguments(stream)),
+            Object::Queue(self.stream(names.schedules(), STREAM_BYTES)),
             Object::Queue(turn),
             bind(names.schedules(), Self::RECORD_KEY),
             bind(names.schedules_turn(), Self::TURN_KEY),
         ]
+    }
+
+    /// The objects of the schedules that an application manages itself. Everything that its user publishes to
+    /// the exchange goes to the stream, and nothing becomes unroutable.
+    #[must_use]
+    pub fn schedules_of(&self, app: &AppKey) -> [Object; 3] {
+        let name = self.names().schedules_of(app);
+        let destination = Endpoint::Queue(name.clone());
+        [
+            Object::Exchange(Exchange::new(name.clone(), ExchangeKind::Fanout)),
+            Object::Queue(self.stream(name.clone(), BYTES_OF_ONE)),
+            Object::Binding(Binding { source: name, destination, key: String::new() }),
+        ]
+    }
+
+    fn stream(&self, name: String, (all, file): (i64, i64)) -> Queue {
+        let mut stream = Arguments::from([
+            ("x-queue-type".into(), Queue::STREAM.into()),
+            ("x-max-length-bytes".into(), all.into()),
+            ("x-stream-max-segment-size-bytes".into(), file.into()),
+        ]);
+        if self.settings().queue_type == QueueType::Quorum {
+            stream.insert("x-queue-leader-locator".into(), "balanced".into());
+            if let Some(replicas) = self.settings().replicas {
+                stream.insert("x-initial-cluster-size".into(), i64::from(replicas.get()).into());
+            }
+        }
+        Queue::new(name).with_arguments(stream)
     }
 
     /// The same set with the objects of schedules.

@@ -264,7 +264,15 @@ fn as_declared(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> AppS
 /// out a flag never removes rights.
 fn lost_rights(topology: &Topology, spec: &AppSpec, snapshot: &Snapshot) -> Option<String> {
     let (names, app) = (topology.names(), &spec.app);
-    let journal = names.journal(app);
+    let (journal, schedules) = (names.journal(app), names.schedules_of(app));
+    let may_schedule = spec.user.as_ref().is_some_and(|user| user.may_schedule);
+    if !may_schedule && snapshot.queues.contains_key(&schedules) {
+        return Some(format!(
+            "`{app}` manages its schedules itself (queue `{schedules}`), and its user would lose the rights for \
+             that: give --schedules as well. To end that, remove its schedules and delete the exchange and the \
+             queue `{schedules}`"
+        ));
+    }
     let (flag, what) = match spec.recall {
         None if snapshot.exchanges.contains_key(&names.recall(app)) => {
             ("--recall", format!("messages of `{app}` can be recalled (exchange `{}`)", names.recall(app)))

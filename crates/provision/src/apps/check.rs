@@ -274,6 +274,11 @@ impl Checking<'_> {
             self.publish(&exchange, spec.app.as_str(), what, may)?;
             self.publish(&exchange, garbage, format!("publish another key to `{exchange}`"), false)?;
         }
+        let schedules = others.iter().map(|(app, _)| (names.schedules_of(app), false));
+        let own = (names.schedules_of(&spec.app), user.may_schedule);
+        for (exchange, may) in schedules.chain([own, (names.schedules(), false)]) {
+            self.publish(&exchange, Topology::RECORD_KEY, format!("publish to `{exchange}`"), may)?;
+        }
         let level = names.level_queue(Level::LOWEST);
         self.publish("", &level, "publish to the default exchange".into(), false)
     }
@@ -285,16 +290,17 @@ impl Checking<'_> {
         user: &AppUser,
         others: &[Other],
     ) -> Result<(), AdminError> {
+        let names = topology.names();
         let mut queues: Vec<(String, bool)> =
             spec.queue_name().map(|queue| (queue.to_owned(), true)).into_iter().collect();
-        queues.push((topology.names().recalled(&spec.app), spec.recall.is_some()));
-        queues.push((topology.names().journal(&spec.app), spec.journal().is_some()));
+        queues.push((names.recalled(&spec.app), spec.recall.is_some()));
+        queues.push((names.journal(&spec.app), spec.journal().is_some()));
+        queues.push((names.schedules_of(&spec.app), user.may_schedule));
         queues.extend(topology.queues().map(|queue| (queue.name.clone(), false)));
-        let theirs = |app: &AppKey| {
-            [topology.names().recalled(app), topology.names().journal(app)].map(|queue| (queue, false))
-        };
+        let theirs = |app: &AppKey| [names.recalled(app), names.journal(app), names.schedules_of(app)];
         let foreign = user.may_recall.iter().chain(others.iter().map(|(app, _)| app));
-        queues.extend(foreign.filter(|app| **app != spec.app).flat_map(theirs));
+        let foreign = foreign.filter(|app| **app != spec.app).flat_map(theirs);
+        queues.extend(foreign.map(|queue| (queue, false)));
         let own = |name: &String| spec.queue_name() == Some(name.as_str());
         queues.extend(
             others.iter().filter_map(|(_, queue)| Some((queue.clone()?, false))).filter(|it| !own(&it.0)),
@@ -380,6 +386,7 @@ impl Checking<'_> {
             names.through(&spec.app),
             names.recalled(&spec.app),
             names.journal(&spec.app),
+            names.schedules_of(&spec.app),
         ];
         for name in own.into_iter().chain(theirs).chain(["delayline-check".to_owned()]) {
             let what = format!("declare or delete `{name}`");

@@ -74,7 +74,9 @@ pub struct RemoveRefusal {
     pub consumed: Vec<(String, u64)>,
     /// How many recalls are pending: without the application, recalled messages would become unroutable
     /// when they are due.
-    pub recalls: usize,
+    pub recalls: u32,
+    /// How many schedules it manages itself.
+    pub schedules: u32,
     /// How many messages of its journal are not due yet.
     pub journalled: PendingCopies,
     /// The differences from the objects that adding makes.
@@ -101,7 +103,7 @@ impl fmt::Display for RemoveRefusal {
         for (queue, consumers) in &self.consumed {
             reasons.push(format!("{consumers} consumers are attached to `{queue}`"));
         }
-        let recalls = self.recalls as u64;
+        let recalls = u64::from(self.recalls);
         if recalls > 0 {
             reasons.push(format!("{} {} pending", counted(recalls, "recall"), either(recalls, "is", "are")));
         }
@@ -111,6 +113,9 @@ impl fmt::Display for RemoveRefusal {
                 counted(*messages, "message"),
                 either(*messages, "is", "are")
             ));
+        }
+        if self.schedules > 0 {
+            reasons.push(format!("it has {} of its own", counted(self.schedules.into(), "schedule")));
         }
         if self.interrupted {
             reasons.push("interrupted, and everything is as it was".into());
@@ -131,9 +136,11 @@ struct Belongings {
     /// The queue of its recalled messages.
     recalled: Option<String>,
     /// How many recalls are pending.
-    recalls: usize,
+    recalls: u32,
     /// Its journal.
     journal: Option<String>,
+    /// The stream of the schedules that it manages itself.
+    schedules: Option<String>,
 }
 
 /// Removes an application: its bindings, its permissions and then the rules on its keys, its recall
@@ -159,7 +166,7 @@ pub fn remove_app(
         belongings(topology, app, options, &snapshot, &mut session, &mut report)?;
     if snapshot.exchanges.contains_key(&topology.names().recall(app)) {
         let pending = count_recalls_of(&api, settings, topology, app)?.pending;
-        belongings.recalls = usize::try_from(pending).unwrap_or(usize::MAX);
+        belongings.recalls = u32::try_from(pending).unwrap_or(u32::MAX);
     }
     if options.only_recall {
         belongings.only_recall(topology, app, &mut report);
@@ -181,6 +188,11 @@ pub fn remove_app(
     };
     if belongings.journal.is_some() && !options.force && !lost {
         refusal.journalled = pending_copies(settings, topology, app)?;
+    }
+    if belongings.schedules.is_some() && !options.force {
+        let book = delayline_schedules::read(settings, topology)?.unwrap_or_default();
+        let own = book.schedules().filter(|it| it.definition.name.owner().as_ref() == Some(app));
+        refusal.schedules = u32::try_from(own.count()).unwrap_or(u32::MAX);
     }
     if refused(&refusal, options.force) {
         return Ok(Err(refusal));
@@ -227,7 +239,7 @@ pub fn remove_app(
     }
     let exchanges =
         belongings.exchanges.iter().map(|it| Object::Exchange(Exchange::new(it, ExchangeKind::Direct)));
-    let queues = belongings.queues().chain(&belongings.journal).map(|it| Object::Queue(Queue::new(it)));
+    let queues = belongings.queues().chain(belongings.streams()).map(|it| Object::Queue(Queue::new(it)));
     let objects: Vec<_> = exchanges.chain(queues).collect();
     let mut removed = Removed { discarded: refusal.waiting, ..Removed::default() };
     removal.delete(&objects, &mut removed)?;
@@ -268,6 +280,8 @@ impl Belongings {
         let route = topology.recall_route(app);
         self.bindings.retain(|binding| *binding == route);
         (self.user, self.landing, self.queue) = (None, Vec::new(), None);
+        let schedules = self.schedules.take();
+        self.exchanges.retain(|exchange| Some(exchange) != schedules.as_ref());
         report.left.clear();
         if !self.exchanges.is_empty() || self.recalled.is_some() {
             report.left.push(format!(
@@ -282,19 +296,24 @@ impl Belongings {
         self.landing.iter().chain(&self.queue).chain(&self.recalled)
     }
 
+    /// Its streams, which have only copies and records.
+    fn streams(&self) -> impl Iterator<Item = &String> {
+        self.journal.iter().chain(&self.schedules)
+    }
+
     fn names(&self) -> Vec<String> {
         let user = self.user.iter().map(|user| format!("permissions and topic permissions of user `{user}`"));
         let bindings =
             self.bindings.iter().map(|it| format!("binding of {} to `{}`", it.destination, it.source));
         let exchanges = self.exchanges.iter().map(|exchange| format!("exchange `{exchange}`"));
-        let queues = self.queues().chain(&self.journal).map(|queue| format!("queue `{queue}`"));
+        let queues = self.queues().chain(self.streams()).map(|queue| format!("queue `{queue}`"));
         user.chain(bindings).chain(exchanges).chain(queues).collect()
     }
 }
 
 fn refused(refusal: &RemoveRefusal, force: bool) -> bool {
     let in_use = !refusal.waiting.is_empty() || !refusal.consumed.is_empty() || refusal.recalls > 0;
-    let in_use = in_use || refusal.journalled.messages > 0;
+    let in_use = in_use || refusal.journalled.messages > 0 || refusal.schedules > 0;
     !refusal.conflicts.is_empty() || !force && in_use
 }
 
@@ -367,7 +386,7 @@ fn belongings(
     };
     let names = topology.names();
     let [moving, from] = names.moving(app);
-    let exchanges = [names.recall(app), names.through(app), moving, from];
+    let exchanges = [names.recall(app), names.through(app), moving, from, names.schedules_of(app)];
     let belongings = Belongings {
         user,
         bindings,
@@ -377,6 +396,7 @@ fn belongings(
         recalled: Some(names.recalled(app)).filter(|name| snapshot.queues.contains_key(name)),
         recalls: 0,
         journal: Some(names.journal(app)).filter(|name| snapshot.queues.contains_key(name)),
+        schedules: Some(names.schedules_of(app)).filter(|name| snapshot.queues.contains_key(name)),
     };
     Ok((belongings, refusal))
 }

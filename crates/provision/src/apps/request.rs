@@ -57,6 +57,8 @@ pub struct AppRequest {
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,
+    /// Whether it manages schedules of the application itself.
+    pub schedules: bool,
     /// The other applications whose messages it may publish with an id, and recall.
     #[serde(deserialize_with = "several")]
     pub may_recall: Vec<AppKey>,
@@ -172,6 +174,7 @@ impl AppRequest {
             max_delay: self.max_delay,
             may_bind: self.may_bind,
             may_retry: self.may_retry,
+            may_schedule: self.schedules,
             may_recall: self.may_recall,
         });
         Ok(AppSpec { app, delivery, user, recall })
@@ -188,6 +191,7 @@ impl AppRequest {
         let recall = ("recall", self.recall);
         let journal = ("journal", self.journal.is_some());
         let publish_only = ("publish_only", self.publish_only);
+        let schedules = ("schedules", self.schedules);
         let rights = [
             ("user", self.user.is_some()),
             ("may_publish", !self.may_publish.is_empty()),
@@ -195,10 +199,11 @@ impl AppRequest {
             ("may_bind", self.may_bind),
             ("may_retry", self.may_retry),
             ("may_recall", !self.may_recall.is_empty()),
+            schedules,
             publish_only,
         ];
         let rules: [(_, &[_]); 5] = [
-            (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange, recall]),
+            (publish_only, &[queue, existing, retry, landing, to_queue, to_exchange, recall, schedules]),
             (("no_user", self.no_user), &rights),
             (existing, &[retry]),
             (to_queue, &[queue, existing, retry, to_exchange, direct]),
@@ -318,6 +323,8 @@ mod tests {
             ("journal = \"90d\"", "without `recall`"),
             ("recall = true\njournal_bytes = \"1GB\"", "without `journal`"),
             ("publish_only = true\nrecall = true", "`publish_only` and `recall`"),
+            ("no_user = true\nschedules = true", "`no_user` and `schedules`"),
+            ("publish_only = true\nschedules = true", "`publish_only` and `schedules`"),
         ] {
             assert!(of(text).unwrap_err().contains(words), "{text}: {:?}", of(text));
         }

@@ -42,6 +42,10 @@ pub(super) fn rights(
     // Other users may be meant to see recalled messages of this application; a publisher is not.
     read.extend(own.map(|app| names.recalled(app)));
     read.extend(spec.journal().map(|_| names.journal(&spec.app)));
+    if user.may_schedule {
+        write.push(names.schedules_of(&spec.app));
+        read.push(names.schedules_of(&spec.app));
+    }
     let own_and_others: BTreeSet<_> =
         std::iter::once(&spec.app).chain(&user.may_publish).chain(&user.may_recall).collect();
     let keys = alternatives(own_and_others.into_iter().map(|app| {
@@ -268,6 +272,18 @@ mod tests {
         let (permission, _) =
             of(&AppSpec { recall: Some(RecallSettings::default()), user: Some(user("u")), ..spec });
         assert!(!permission.read.contains("journal"));
+    }
+
+    #[test]
+    fn an_application_may_reach_no_schedules_but_its_own() {
+        let more = AppUser { may_schedule: true, ..user("svc") };
+        let (permission, _) = of(&spec("billing", more));
+        for pattern in [&permission.write, &permission.read] {
+            assert!(matches(pattern, "delay.schedules-of.billing"));
+            for other in ["delay.schedules", "delay.schedules.turn", "delay.schedules-of.billing.eu"] {
+                assert!(!matches(pattern, other), "{other}");
+            }
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub struct AppUser {
     pub may_bind: bool,
     /// Whether it may publish to the retry and parked exchanges under its own key.
     pub may_retry: bool,
+    /// Whether it manages schedules of the application itself.
+    pub may_schedule: bool,
     /// The other applications whose keys it may publish with an id, and whose messages it may recall. The
     /// recalled messages may come from any publisher.
     pub may_recall: Vec<AppKey>,

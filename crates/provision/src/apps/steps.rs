@@ -58,6 +58,11 @@ pub(crate) fn steps(topology: &Topology, spec: &AppSpec) -> Vec<Step> {
                 .map(|object| step(topology, object)),
         );
     }
+    if user.is_some_and(|user| user.may_schedule) {
+        // A daemon must have its turn to publish.
+        let objects = topology.schedules().into_iter().chain(topology.schedules_of(app));
+        steps.extend(objects.map(Step::Object));
+    }
     if let Some(user) = user {
         let (permission, topics) = rights(topology, spec, user);
         steps.extend(topics.into_iter().map(Step::Topic));

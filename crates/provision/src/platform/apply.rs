@@ -334,7 +334,7 @@ fn removed(
 
 /// A text about an application with the keys of a file in place of flags. Commands are left as they are.
 fn with_keys(text: &str) -> String {
-    const FLAGS: [&str; 5] = ["existing", "journal", "landing", "recall", "retry"];
+    const FLAGS: [&str; 6] = ["existing", "journal", "landing", "recall", "retry", "schedules"];
     let outside = |text: &str| {
         FLAGS
             .iter()

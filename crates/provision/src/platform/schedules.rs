@@ -58,6 +58,11 @@ pub(super) fn read(
         };
         let set = found.ok_or_else(|| wrong(&"this file has no such set"))?;
         let name: ScheduleName = written.name.parse().map_err(|error| wrong(&error))?;
+        if name.owner().is_some() {
+            return Err(wrong(
+                &"an application manages such a schedule itself (`schedules = true`); leave `APP/` out",
+            ));
+        }
         if set.schedules.iter().any(|(other, _)| *other == name) {
             return Err(wrong(&"this file has another schedule of this name"));
         }
@@ -139,6 +144,12 @@ mod tests {
         assert_eq!((news.body.as_slice(), news.headers["kind"].as_str()), (&b"{}"[..], "news"));
         assert_eq!((beat.missed, beat.ahead.seconds(), beat.start.is_some()), (Missed::Skip, 7_200, true));
         assert!(!parse("[sets.delay]").unwrap().sets[0].topology.has_schedules());
+    }
+
+    #[test]
+    fn an_application_manages_its_own_schedules() {
+        let own = "[sets.a]\n[[schedules]]\nname = \"billing/x\"\napp = \"billing\"\nevery = '1m'";
+        assert!(parse(own).unwrap_err().contains("manages such a schedule itself"));
     }
 
     #[test]

@@ -54,8 +54,9 @@ impl Surplus {
         if snapshot.queues.contains_key(&topology.names().schedules()) {
             let book = delayline_schedules::read(settings, topology)?.unwrap_or_default();
             let names = book.schedules().map(|entry| entry.definition.name.clone());
-            surplus.schedules =
-                names.filter(|name| !wanted.schedules.iter().any(|(it, _)| it == name)).collect();
+            let is_wanted = |name: &ScheduleName| wanted.schedules.iter().any(|(it, _)| it == name);
+            // Applications manage their own.
+            surplus.schedules = names.filter(|name| name.owner().is_none() && !is_wanted(name)).collect();
         }
         surplus.users = former_users(topology, wanted, users, &snapshot);
         surplus.snapshot = snapshot;

@@ -330,7 +330,11 @@ fn of_applications(topology: &Topology, snapshot: Option<&Snapshot>) -> Vec<Obje
     let queues = queues.map(|name| Queue::new(name.clone()));
     let exchanges = exchanges.map(|name| Exchange::new(name.clone(), ExchangeKind::Direct));
     let journals = journals.map(|[queue, ..]| queue);
-    queues.map(Object::Queue).chain(journals).chain(exchanges.map(Object::Exchange)).collect()
+    let schedules = snapshot.queues.keys().filter_map(|name| AppKey::new(names.app_of_schedules(name)?).ok());
+    let schedules = schedules.flat_map(|app| topology.schedules_of(&app));
+    let schedules = schedules.filter(|object| !matches!(object, Object::Binding(_)));
+    let queues = queues.map(Object::Queue).chain(journals);
+    queues.chain(exchanges.map(Object::Exchange)).chain(schedules).collect()
 }
 
 /// The name of a queue whose messages are stored only there. A stream has only copies.

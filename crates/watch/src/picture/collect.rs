@@ -16,6 +16,7 @@ use delayline_amqp::{AmqpError, Line, Session};
 use delayline_broker::{ManagementApi, ManagementError, OLD, Survey};
 use delayline_client::retry::RetryStats;
 use delayline_core::topology::Topology;
+use delayline_schedules::ScheduleStats;
 use delayline_settings::Settings;
 
 use super::{AppRetries, CanaryView, Checkup, LayoutView, Level, Picture, Rates, SetView, Verdict, forecast};
@@ -50,6 +51,8 @@ pub struct Sources {
     pub layouts: Arc<Mutex<Vec<LayoutView>>>,
     /// The results of the sweeper.
     pub recalls: Option<Arc<RecallStats>>,
+    /// The schedules.
+    pub schedules: Option<Arc<ScheduleStats>>,
     /// The survey of the broker that all parts of a daemon share; without one, the picture makes its own.
     pub survey: Option<Arc<Survey>>,
     /// Whether to ask who is bound to the dispatch exchange: one more request.
@@ -356,6 +359,8 @@ impl Collector {
         let layouts = self.sources.layouts.lock().unwrap_or_else(PoisonError::into_inner);
         self.last.layouts.clone_from(&layouts);
         drop(layouts);
+        self.last.schedules =
+            self.sources.schedules.as_deref().map(|it| super::services::schedules(it.counts()));
         let Some(retries) = self.sources.retries.as_deref() else { return };
         let counts = retries.by_app();
         let before = self.retried.before(now);

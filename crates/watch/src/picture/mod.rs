@@ -40,6 +40,6 @@ pub use layouts::{LayoutView, watch_layouts};
 pub use live::{Live, Watch};
 pub use model::{
     AppRetries, BrokerView, CanaryView, Checkup, Forecast, GatewayView, Lateness, Level, Picture, ProbeView,
-    Rates, RecallView, SetView,
+    Rates, RecallView, ScheduleView, SchedulesView, SetView,
 };
 pub use verdict::{Remark, Verdict};

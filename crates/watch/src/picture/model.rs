@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use delayline_admin::{AppBinding, Finding};
+use delayline_schedules::State;
 
 use super::{LayoutView, Verdict};
 
@@ -71,6 +72,8 @@ pub struct Picture {
     pub recalls: Option<Vec<RecallView>>,
     /// The gateways of the set; `None` without the management API.
     pub gateways: Option<Vec<GatewayView>>,
+    /// Recurring schedules; `None` if this process does not publish any.
+    pub schedules: Option<SchedulesView>,
     /// When the counts of the management API were read; `None` if they never were.
     pub read: Option<Timestamp>,
     /// The levels of other layouts, if the daemon watches any.
@@ -198,6 +201,34 @@ pub struct GatewayView {
     pub due: Option<u64>,
     /// How many channels of daemons take messages; a daemon has several.
     pub channels: Option<u64>,
+}
+
+/// Recurring schedules, as this process has read them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct SchedulesView {
+    /// Whether this process publishes; others wait for their turn.
+    pub leads: bool,
+    /// How many there are.
+    pub number: usize,
+    /// The first of them, those that are due next first.
+    pub first: Vec<ScheduleView>,
+}
+
+/// A recurring schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct ScheduleView {
+    /// Its name.
+    pub schedule: String,
+    /// Its application.
+    pub app: String,
+    /// What it does.
+    pub state: State,
+    /// Its next occurrence; in the past if it was not published in time, `None` if there is none.
+    pub next: Option<Timestamp>,
+    /// How many occurrences were missed and not published since this process started.
+    pub missed: u64,
 }
 
 /// Recalls and recalled messages of an application.

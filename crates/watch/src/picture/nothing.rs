@@ -54,6 +54,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         unchecked: Vec::new(),
         recalls: None,
         gateways: None,
+        schedules: None,
         read: None,
         layouts: Vec::new(),
         verdict: Verdict::default(),

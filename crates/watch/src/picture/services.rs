@@ -1,13 +1,31 @@
-//! Gateways and recalls, from their queues and the counts of the sweeper.
+//! Gateways, recalls and schedules, from their queues and the counts of this process.
 
 use std::collections::BTreeSet;
 
 use delayline_admin::RecallCounts;
 use delayline_broker::QueueInfo;
 use delayline_core::{codec::AppKey, topology::Names};
+use delayline_schedules::{ScheduleCounts, ScheduleLine, State};
 use delayline_settings::Settings;
 
-use super::{GatewayView, RecallView};
+use super::{GatewayView, RecallView, ScheduleView, SchedulesView};
+
+/// How many schedules are shown.
+const SHOWN: usize = 12;
+
+/// The schedules that are due next. Paused and ended ones come last.
+pub(super) fn schedules(counts: ScheduleCounts) -> SchedulesView {
+    let (leads, number) = (counts.leads, counts.schedules.len());
+    let mut all: Vec<_> = counts.schedules.into_iter().collect();
+    let place =
+        |(_, line): &(String, ScheduleLine)| (line.next.is_none(), line.next, line.state != State::Active);
+    all.sort_by_key(place);
+    let view = |(schedule, line): (String, ScheduleLine)| {
+        let ScheduleLine { app, state, next, missed, .. } = line;
+        ScheduleView { schedule, app, state, next, missed }
+    };
+    SchedulesView { leads, number, first: all.into_iter().take(SHOWN).map(view).collect() }
+}
 
 /// The state of each gateway that has a queue.
 pub(super) fn gateways(names: &Names, queues: &[QueueInfo]) -> Vec<GatewayView> {
@@ -48,4 +66,37 @@ pub(super) fn recalls(
     let mut views: Vec<_> = views.collect();
     views.sort_by(|one, other| one.app.cmp(&other.app));
     views
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_that_are_due_next_come_first() {
+        let line = |state, next: Option<i64>| ScheduleLine {
+            app: "billing".into(),
+            state,
+            next: next.map(|second| jiff::Timestamp::from_second(second).unwrap()),
+            published: 0,
+            missed: 0,
+        };
+        let mut counts = ScheduleCounts::default();
+        for (name, line) in [
+            ("a", line(State::Paused, None)),
+            ("b", line(State::Active, None)),
+            ("c", line(State::Active, Some(2))),
+            ("d", line(State::Active, Some(1))),
+        ] {
+            counts.schedules.insert(name.into(), line);
+        }
+        let names = |view: SchedulesView| view.first.into_iter().map(|it| it.schedule).collect::<Vec<_>>();
+        assert_eq!(names(schedules(counts.clone())), ["d", "c", "b", "a"]);
+        for number in 0..SHOWN {
+            counts.schedules.insert(format!("more-{number}"), line(State::Active, Some(0)));
+        }
+        let view = schedules(counts);
+        assert_eq!((view.number, view.first.len()), (SHOWN + 4, SHOWN));
+        assert!(names(view).iter().all(|name| name.starts_with("more-")));
+    }
 }

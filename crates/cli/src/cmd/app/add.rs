@@ -63,7 +63,7 @@ pub(super) struct Args {
     /// The most recalled messages that are kept [default: 100000]
     #[arg(hide_short_help = true, long, value_name = "N", help_heading = "Recall", value_parser = values::whole::<u32>(1..))]
     max_recalled: Option<u32>,
-    /// Also keep a journal of scheduled messages, each entry for this long after publishing
+    /// Also keep a journal of scheduled messages, for this long after publishing
     #[arg(long, value_name = "AGE", help_heading = "Recall", value_parser = values::delay)]
     journal: Option<Delay>,
     /// The most bytes that the journal keeps, such as 500MB [default: 10GB]
@@ -87,7 +87,7 @@ pub(super) struct Args {
 
 impl Args {
     fn spec(&self, password: Option<Secret>) -> Result<AppSpec, Failure> {
-        let Powers { may_publish, max_delay, may_bind, may_retry, may_recall, publish_only } =
+        let Powers { may_publish, max_delay, may_bind, may_retry, schedules, may_recall, publish_only } =
             self.powers.clone();
         let request = AppRequest {
             user: self.who.user.clone(),
@@ -106,6 +106,7 @@ impl Args {
             max_delay,
             may_bind,
             may_retry,
+            schedules,
             may_recall,
             recall: self.recall,
             keep_recalled: self.keep_recalled,

@@ -198,6 +198,9 @@ struct Powers {
     /// Let it publish to the retry and parked exchanges, under its own key
     #[arg(hide_short_help = true, long)]
     may_retry: bool,
+    /// Let it manage its own schedules, named APP/NAME
+    #[arg(long, conflicts_with = "publish_only")]
+    schedules: bool,
     /// Also let it publish messages of these applications with an id, and recall any of them
     #[arg(hide_short_help = true, long, value_name = "APP,…", value_delimiter = ',', value_parser = values::app)]
     may_recall: Vec<AppKey>,
@@ -215,6 +218,7 @@ impl Powers {
             max_delay: self.max_delay,
             may_bind: self.may_bind,
             may_retry: self.may_retry,
+            may_schedule: self.schedules,
             may_recall: self.may_recall.clone(),
         }
     }

@@ -244,6 +244,20 @@ function showGateways() {
   });
 }
 
+/* schedules: those that are due next first */
+function showSchedules() {
+  const of = picture.schedules || { number: 0, first: [] };
+  attr($("schedules"), "hidden", !of.number);
+  put($("schedule-turn"), of.leads ? "published by this daemon" : "published by another daemon, or by none");
+  put($("schedule-note"), of.number > of.first.length ? `and ${count(of.number - of.first.length)} more schedules` : "");
+  each($("schedule-list"), of.first, body => { const row = make("tr", "", body); for (const kind of ["", "", "n", "n"]) make("td", kind, row); return row; }, (row, it) => {
+    const left = Date.parse(it.next) - now();
+    const next = it.state !== "active" ? it.state : !it.next ? "never" : left < -1e4 ? ago(-left) + " late" : "in " + ago(left);
+    [it.schedule, it.app, next, count(it.missed)].forEach((text, index) => put(row.children[index], text));
+    attr(row.children[2], "title", it.next ? day(it.next) : null);
+  });
+}
+
 /* recalls: the most first */
 function showRecalls() {
   const all = [...(picture.recalls || [])].sort((a, b) => (b.pending || 0) - (a.pending || 0) || b.recalled - a.recalled);
@@ -357,7 +371,7 @@ function show() {
     put($("sub"), `Since ${clock(goneSince)}: ${goneWhy}.`);
     return;
   }
-  showWords(); showLevels(); showLayouts(); showForecast(); showLateness(); showRetries(); showRecalls(); showGateways(); showKept("unroutable"); showKept("parked"); showFindings();
+  showWords(); showLevels(); showLayouts(); showForecast(); showLateness(); showRetries(); showRecalls(); showGateways(); showSchedules(); showKept("unroutable"); showKept("parked"); showFindings();
 }
 
 async function get(path) {

@@ -1,5 +1,9 @@
 //! What a schedule is: its times, its message, and what happens to occurrences that were missed. Pure.
 
+pub(crate) mod calendar;
+pub(crate) mod name;
+pub(crate) mod serial;
+
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
@@ -11,7 +15,7 @@ use delayline_core::{
     topology::Unit,
 };
 
-use crate::{
+use self::{
     calendar::{Calendar, CalendarError},
     name::{ScheduleName, message_id},
     serial::{app_key, bytes, seconds},
@@ -269,13 +273,13 @@ impl Spec {
             };
             return Err(DefinitionError::Header { name: name.clone(), reason });
         }
-        let name = ScheduleName::longest();
+        let name = ScheduleName::longest(&self.app);
         let message = self.message(&name, Timestamp::now(), &TimeZone::UTC, Delay::ZERO);
         check(&message.with_id(message_id(&name, Timestamp::now(), u64::MAX)))?;
         Ok(())
     }
 
-    /// The message of an occurrence.
+    /// The message of an occurrence, without its body.
     pub(crate) fn message(
         &self,
         name: &ScheduleName,
@@ -290,8 +294,7 @@ impl Spec {
         let mut properties = Properties::default();
         properties.content_type.clone_from(&self.content_type);
         properties.message_id = Some(format!("{name}@{}", written(at, zone)));
-        let mut message =
-            Message::after(self.app.clone(), delay, self.body.clone()).with_properties(properties);
+        let mut message = Message::after(self.app.clone(), delay, Vec::new()).with_properties(properties);
         message.headers = all;
         message
     }
@@ -333,6 +336,15 @@ impl Times {
         Ok(Self { kind, start: spec.start, end: spec.end })
     }
 
+    /// The same, unless the schedule has another fault. An application writes its schedules itself.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn checked(spec: &Spec, unit: Unit) -> Result<Self, DefinitionError> {
+        spec.check()?;
+        Ok(Self::of(spec, unit)?)
+    }
+
     /// The first occurrence after an instant; `None` after the last.
     #[must_use]
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
@@ -344,7 +356,10 @@ impl Times {
                 let next = (after.as_millisecond() - begin).div_euclid(*every) + 1;
                 let next = Timestamp::from_millisecond(begin + next * every).ok()?;
                 // An instant with a fraction of a millisecond.
-                if next > after { next } else { next + SignedDuration::from_millis(*every) }
+                match next > after {
+                    true => next,
+                    false => next.checked_add(SignedDuration::from_millis(*every)).ok()?,
+                }
             }
         };
         self.end.is_none_or(|end| next <= end).then_some(next)
