@@ -192,6 +192,7 @@ proptest! {
             Jitter::HopAware(window) => {
                 prop_assert!(delay >= full && delay <= window.latest(full) && delay.hops() <= full.hops());
             }
+            _ => prop_assert!(false, "a kind of jitter without a test"),
         }
     }
 

@@ -1,13 +1,17 @@
 //! Receiving messages.
 
-use std::{cell::Cell, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
 use crossbeam_channel::{Receiver, Select};
 
 use delayline_core::message::{Headers, Properties};
 
-use super::{AmqpError, convert::from_properties, error::explain, first::first, inspect::Damage};
+use crate::{
+    connection::{CLOSE_TIMEOUT, Damage, abandon_after},
+    convert::from_properties,
+    error::{AmqpError, explain},
+};
 
 /// How long the broker may take for the last acknowledgements.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -54,8 +58,6 @@ pub enum Next {
 /// once the connection is closed.
 pub struct Consumer {
     lanes: Vec<Lane>,
-    /// The lane to ask next.
-    turn: Cell<usize>,
     damage: Damage,
 }
 
@@ -94,7 +96,7 @@ impl Consumer {
         match started {
             Ok(messages) => {
                 let lanes = vec![Lane { channel, messages }];
-                Started::Running(Self { lanes, turn: Cell::default(), damage })
+                Started::Running(Self { lanes, damage })
             }
             Err(error) => Started::Failed(explain(error), channel),
         }
@@ -110,24 +112,25 @@ impl Consumer {
         if self.lanes.is_empty() {
             return Next::Ended(None);
         }
-        let receivers = self.lanes.iter().map(|lane| &lane.messages);
-        let Some((number, message)) = first(receivers, self.turn.get(), limit) else { return Next::Timeout };
-        match message {
-            Some(ConsumerMessage::Delivery(inner)) => {
-                self.turn.set(number + 1);
-                let channel = self.lanes[number].channel.channel_id();
-                let damaged = self.damage.take(channel, inner.delivery_tag());
+        let mut select = Select::new();
+        self.watch(&mut select);
+        // In random order, so that no lane keeps others waiting.
+        let ready =
+            if limit.is_zero() { select.try_select().ok() } else { select.select_timeout(limit).ok() };
+        let Some(ready) = ready else { return Next::Timeout };
+        let number = ready.index();
+        let lane = &self.lanes[number];
+        match ready.recv(&lane.messages) {
+            Ok(ConsumerMessage::Delivery(inner)) => {
+                let damaged = self.damage.take(lane.channel.channel_id(), inner.delivery_tag());
                 Next::Delivery(Delivery::new(inner, damaged, number))
             }
-            Some(
+            Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
             ) => Next::Ended(Some(explain(error))),
-            Some(ConsumerMessage::ServerCancelled) => Next::Ended(Some(AmqpError::Channel {
-                code: 404,
-                text: "the queue was deleted, or its leader moved".into(),
-            })),
-            Some(_) => Next::Ended(None),
-            None => Next::Ended(Some(AmqpError::Lost { reason: "the connection ended".into() })),
+            Ok(ConsumerMessage::ServerCancelled) => Next::Ended(Some(cancelled())),
+            Ok(_) => Next::Ended(None),
+            Err(_) => Next::Ended(Some(AmqpError::Lost { reason: "the connection ended".into() })),
         }
     }
 
@@ -136,10 +139,7 @@ impl Consumer {
     /// # Errors
     /// The channel or the connection is gone; the broker delivers the message again.
     pub fn ack(&self, delivery: Delivery) -> Result<(), AmqpError> {
-        match self.lanes.get(delivery.lane) {
-            Some(lane) => delivery.inner.ack(&lane.channel).map_err(explain),
-            None => Ok(()),
-        }
+        self.answer(delivery, amiquip::Delivery::ack)
     }
 
     /// Acknowledges a message and all earlier ones on the same channel.
@@ -147,10 +147,7 @@ impl Consumer {
     /// # Errors
     /// The channel or the connection is gone.
     pub fn ack_up_to(&self, delivery: Delivery) -> Result<(), AmqpError> {
-        match self.lanes.get(delivery.lane) {
-            Some(lane) => delivery.inner.ack_multiple(&lane.channel).map_err(explain),
-            None => Ok(()),
-        }
+        self.answer(delivery, amiquip::Delivery::ack_multiple)
     }
 
     /// Rejects a message: the broker dead-letters it unchanged. If its queue has no dead-letter
@@ -159,8 +156,17 @@ impl Consumer {
     /// # Errors
     /// The channel or the connection is gone; the broker delivers the message again.
     pub fn reject(&self, delivery: Delivery) -> Result<(), AmqpError> {
+        self.answer(delivery, |delivery, channel| delivery.reject(channel, false))
+    }
+
+    /// Answers for a message on the channel that it arrived on.
+    fn answer(
+        &self,
+        delivery: Delivery,
+        answer: impl FnOnce(amiquip::Delivery, &Channel) -> amiquip::Result<()>,
+    ) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
-            Some(lane) => delivery.inner.reject(&lane.channel, false).map_err(explain),
+            Some(lane) => answer(delivery.inner, &lane.channel).map_err(explain),
             None => Ok(()),
         }
     }
@@ -176,9 +182,9 @@ impl Consumer {
     /// false if that took too long.
     pub fn finish(mut self, limit: Duration) -> bool {
         let lanes = std::mem::take(&mut self.lanes);
-        self::settle();
+        settle();
         let close = move || lanes.into_iter().all(|lane| lane.channel.close().is_ok());
-        super::connection::within(limit, close).unwrap_or(false)
+        abandon_after(limit, close).unwrap_or(false)
     }
 }
 
@@ -188,12 +194,17 @@ pub fn settle() {
     std::thread::sleep(SETTLE);
 }
 
+/// Why a consumer ended that the broker cancelled.
+pub(crate) fn cancelled() -> AmqpError {
+    AmqpError::Channel { code: 404, text: "the queue was deleted, or its leader moved".into() }
+}
+
 impl Drop for Consumer {
     fn drop(&mut self) {
         let lanes = std::mem::take(&mut self.lanes);
         if !lanes.is_empty() {
             // Closing a channel may hang while the broker is in alarm.
-            super::connection::within(super::connection::CLOSE_TIMEOUT, move || drop(lanes));
+            abandon_after(CLOSE_TIMEOUT, move || drop(lanes));
         }
     }
 }
@@ -214,6 +225,17 @@ impl Delivery {
             inner,
             lane,
         }
+    }
+
+    /// Its message id for a log; `-` if it has none.
+    pub fn id(&self) -> std::str::EscapeDebug<'_> {
+        self.properties.message_id.as_deref().unwrap_or("-").escape_debug()
+    }
+
+    /// Its body, properties and headers, for its successor. Only the properties also stay here.
+    pub fn take_contents(&mut self) -> (Vec<u8>, Properties, Headers) {
+        let (body, headers) = (std::mem::take(&mut self.body), std::mem::take(&mut self.headers));
+        (body, self.properties.clone(), headers)
     }
 }
 

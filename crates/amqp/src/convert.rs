@@ -10,6 +10,11 @@ use delayline_core::{
 /// Delivery mode 2: the message survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
+/// The number that these bytes are in network order, as in all versions of AMQP.
+pub(crate) fn big_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 pub(super) fn argument_table<'a>(
     arguments: impl IntoIterator<Item = (&'a String, &'a Argument)>,
 ) -> FieldTable {

@@ -11,39 +11,30 @@
 //! - closing a connection or channel can block for ever while the broker is in
 //!   alarm, so both happen on a helper thread with a deadline;
 //! - it waits for answers without a limit, so `session` cuts the socket of a
-//!   connection that does not answer in time (`line`);
-//! - it logs the password, so it gets asterisks, and `login` replaces them on the way into
+//!   connection that does not answer in time (`connection::line`);
+//! - it logs the password, so it gets asterisks, and `connection::login` replaces them on the way into
 //!   the socket;
-//! - it reads until no bytes are left and sends no heartbeat meanwhile, so `turns` limits how long
+//! - it reads until no bytes are left and sends no heartbeat meanwhile, so `connection::turns` limits how long
 //!   it reads at a time;
 //! - after the connection is lost, channels report only that it is gone; the cause is fetched from
 //!   the connection.
 
 pub mod broker;
-mod browse;
 mod connection;
 mod consumer;
 mod convert;
 mod error;
-mod first;
-mod inspect;
-mod line;
-mod login;
 mod outstanding;
-mod probe;
 mod publisher;
 mod session;
 pub mod tls;
-mod tls_stream;
-mod turns;
 pub mod v1;
 
-pub use browse::{Browser, Page, Place, Turned};
+pub use connection::{Line, frames};
 pub use consumer::{Consumer, Delivery, Next, settle};
 pub use error::{AmqpError, CRASH};
-pub use inspect::frames;
-pub use line::Line;
 pub use outstanding::Outstanding;
-pub use probe::ProbeAnswer;
 pub use publisher::{Event, Publisher, Returned, Woken};
-pub use session::{HAND_OVER, QueueDepth, STREAM_OFFSET, Session, StreamStart};
+pub use session::{
+    Browser, HAND_OVER, Page, Place, ProbeAnswer, QueueDepth, STREAM_OFFSET, Session, StreamStart, Turned,
+};

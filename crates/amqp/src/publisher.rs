@@ -5,16 +5,13 @@ use std::{fmt, time::Duration};
 use amiquip::{Channel, Confirm, Connection, ConnectionBlockedNotification as Note, Publish, Return};
 use crossbeam_channel::{Receiver, TryRecvError, after, never, select, select_biased};
 
-use crate::broker::Broker;
-use delayline_core::message::{Headers, Properties, Published};
-
-use super::{
-    AmqpError,
-    connection::{Opened, close, open_within},
+use crate::{
+    broker::Broker,
+    connection::{CLOSE_TIMEOUT, Line, Opened, close, open_within},
     convert::{from_properties, properties},
-    error::explain,
-    line::Line,
+    error::{AmqpError, explain},
 };
+use delayline_core::message::{Headers, Properties, Published};
 
 /// The broker's answers about published messages.
 #[derive(Debug)]
@@ -271,7 +268,7 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            close(connection, self.channel.take(), super::connection::CLOSE_TIMEOUT);
+            close(connection, self.channel.take(), CLOSE_TIMEOUT);
         }
     }
 }

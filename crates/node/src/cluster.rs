@@ -3,7 +3,8 @@
 use delayline_settings::Layers;
 
 use crate::{
-    ClusterOptions, Installation, NodeError, PrivateNode, network::Network, spot::Spot, where_nobody_is,
+    error::NodeError, installation::Installation, network::Network, options::ClusterOptions,
+    private::PrivateNode, ready::where_nobody_is, spot::Spot,
 };
 
 /// A running cluster. Dropping it stops its nodes and removes their files. The end of this process

@@ -5,7 +5,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use crate::{NodeError, PrivateNode};
+use crate::{error::NodeError, private::PrivateNode};
 
 const RABBITMQCTL: &str = "rabbitmqctl";
 

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::{NodeOptions, spot::Spot};
+use crate::{options::NodeOptions, spot::Spot};
 
 /// Writes the files into the node's directory.
 pub(super) fn write(directory: &Path, options: &NodeOptions, spot: &Spot) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{NodeError, claim::Claim, guard::Guard};
+use crate::{claim::Claim, error::NodeError, guard::Guard};
 
 /// A bridge with a network namespace for each node. It is removed when it is dropped, or when this
 /// process ends.

@@ -2,7 +2,6 @@
 
 use std::{
     fmt, fs,
-    net::TcpStream,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -10,30 +9,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use log::debug;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use delayline_amqp::Session;
-use delayline_broker::ManagementApi;
-use delayline_settings::{Layers, Settings};
+use delayline_settings::Layers;
 
-use crate::{Installation, NodeError, NodeOptions, config, guard::Guard, ports::is_free, spot::Spot, usage};
-
-/// How long a node may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// How many sets of ports are tried: another program may have taken a port after the check.
-const TRIES: usize = 5;
+use crate::{
+    config, error::NodeError, guard::Guard, installation::Installation, options::NodeOptions, spot::Spot,
+    usage,
+};
 
 /// How long a clean stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long pausing a process may take.
 const STANDSTILL: Duration = Duration::from_secs(60);
-
-/// The number of running nodes in the cluster, as a node reports it.
-const RUNNING: &str = "length([Node || Node <- [node() | nodes()], rabbit:is_running(Node)]).";
 
 /// Removes the node's directory. Its processes may write for a moment after they were killed, so
 /// there is a second attempt.
@@ -43,32 +33,17 @@ const REMOVE: &str = r#"rm -rf -- "$1" || { sleep 0.5; rm -rf -- "$1"; }"#;
 /// same, even after a crash.
 pub struct PrivateNode {
     installation: Installation,
-    options: NodeOptions,
-    spot: Spot,
-    server: Option<Child>,
-    epmd: Option<Child>,
+    pub(crate) options: NodeOptions,
+    pub(crate) spot: Spot,
+    pub(crate) server: Option<Child>,
+    pub(crate) epmd: Option<Child>,
     guard: Option<Guard>,
     directory: TempDir,
 }
 
 impl PrivateNode {
-    /// Starts a node and waits until it answers.
-    ///
-    /// # Errors
-    /// RabbitMQ is not installed, or the node does not start within five minutes.
-    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
-        let installation = Installation::find().ok_or(NodeError::NotInstalled)?;
-        where_nobody_is(|| {
-            let spot = Spot::local().map_err(NodeError::io("find free ports"))?;
-            let mut node = Self::prepare(installation.clone(), options.clone(), spot)?;
-            node.launch()?;
-            node.wait_until_ready()?;
-            Ok(node)
-        })
-    }
-
     /// Writes the files of a node that can then be launched.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         installation: Installation,
         options: NodeOptions,
         spot: Spot,
@@ -234,12 +209,12 @@ impl PrivateNode {
         usage::cpu_seconds(self.broker_pid()?.as_raw_pid().cast_unsigned())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// A command for a program of RabbitMQ, in this node's environment.
-    pub(super) fn tool(&self, name: &str) -> Command {
+    pub(crate) fn tool(&self, name: &str) -> Command {
         let Spot { ports, namespace, .. } = &self.spot;
         let mut command = self.installation.tool(name, self.directory(), namespace.as_deref());
         // An inherited setting could point to another broker's files.
@@ -271,7 +246,7 @@ impl PrivateNode {
     }
 
     /// Starts the broker, which answers after some seconds.
-    pub(super) fn launch(&mut self) -> Result<(), NodeError> {
+    pub(crate) fn launch(&mut self) -> Result<(), NodeError> {
         let group = self.guard.as_ref().map_or(0, Guard::process_group);
         let _ = fs::remove_file(self.path("pid"));
         if self.epmd.is_none() && !self.spot.has_epmd {
@@ -298,90 +273,6 @@ impl PrivateNode {
         Ok(())
     }
 
-    /// Waits until the node reports all other nodes of its cluster as running.
-    pub(super) fn wait_for_peers(&self, size: usize) -> Result<(), NodeError> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let running: usize = self.tell(&["eval", RUNNING])?.trim().parse().unwrap_or_default();
-            if running == size {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                return Err(self.failed(&format!("it reports {running} running nodes instead of {size}")));
-            }
-            thread::sleep(Duration::from_millis(200));
-        }
-    }
-
-    /// Waits until the broker takes connections and its management API answers.
-    pub(super) fn wait_until_ready(&mut self) -> Result<(), NodeError> {
-        let settings = self
-            .settings()
-            .set("connect_timeout", "5s")
-            .build()
-            .map_err(|error| self.failed(&error.to_string()))?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let reason = match is_ready(&settings, &self.spot.cluster).and_then(|()| self.serves_tls()) {
-                Ok(()) => return Ok(()),
-                Err(reason) => reason,
-            };
-            if let Some(Ok(Some(status))) = self.server.as_mut().map(Child::try_wait) {
-                return Err(self.ended(&format!("it ended with {status}"), false));
-            }
-            if let Some(Ok(Some(status))) = self.epmd.as_mut().map(Child::try_wait) {
-                return Err(self.ended(&format!("its port mapper ended with {status}"), true));
-            }
-            if Instant::now() >= deadline {
-                return Err(self.failed(&reason));
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    /// Whether the port for TLS is open, if it should serve TLS. The broker opens it after the
-    /// other port.
-    fn serves_tls(&self) -> Result<(), String> {
-        if self.options.tls.is_none() {
-            return Ok(());
-        }
-        let Spot { address, ports, .. } = &self.spot;
-        match TcpStream::connect((*address, ports.tls)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("port {} is not open: {error}", ports.tls)),
-        }
-    }
-
-    /// Why a node ended before it answered. The likely cause is a program that now listens on its
-    /// ports. Its own port mapper may still be running.
-    fn ended(&self, reason: &str, with_epmd: bool) -> NodeError {
-        let (ports, log) = (self.spot.ports, self.log());
-        let ours = [ports.amqp, ports.tls, ports.management, ports.distribution];
-        let ours = ours.into_iter().chain(with_epmd.then_some(ports.epmd));
-        let is_apart = self.spot.namespace.is_some();
-        match ours.into_iter().find(|port| !is_apart && is_free(*port).is_err()) {
-            Some(port) => NodeError::PortTaken { reason: format!("{reason}; port {port} is taken"), log },
-            None if log.contains("eaddrinuse") => NodeError::PortTaken { reason: reason.into(), log },
-            None => NodeError::Start { reason: reason.into(), log },
-        }
-    }
-
-    fn failed(&self, reason: &str) -> NodeError {
-        NodeError::Start { reason: reason.into(), log: self.log() }
-    }
-
-    fn log(&self) -> String {
-        let mut log = String::new();
-        let logs = fs::read_dir(self.path("log")).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in [self.path("output")].into_iter().chain(logs) {
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            let lines: Vec<_> = text.lines().collect();
-            log += &lines[lines.len().saturating_sub(20)..].join("\n");
-            log.push('\n');
-        }
-        log
-    }
-
     /// Leaves the node running when this process ends, and stops tracking it. Returns a command
     /// that stops it and removes its files.
     #[must_use]
@@ -395,34 +286,6 @@ impl PrivateNode {
             Some(group) => format!("kill -s KILL -- -{group}; sleep 1; rm -rf '{directory}'"),
             None => format!("rm -rf '{directory}'"),
         }
-    }
-}
-
-/// Starts a node or cluster, and retries on other ports if programs have taken these.
-pub(super) fn where_nobody_is<T>(mut start: impl FnMut() -> Result<T, NodeError>) -> Result<T, NodeError> {
-    for _ in 1..TRIES {
-        match start() {
-            Err(error @ NodeError::PortTaken { .. }) => debug!("{error}"),
-            result => return result,
-        }
-    }
-    start()
-}
-
-/// Whether the broker of this name answers.
-fn is_ready(settings: &Settings, cluster: &str) -> Result<(), String> {
-    let ours = |name: &str| match name == cluster {
-        true => Ok(()),
-        false => Err(format!("another broker answers in its place, `{name}`")),
-    };
-    let session = Session::open(&settings.broker).map_err(|error| error.to_string())?;
-    ours(session.cluster_name().unwrap_or_default())?;
-    match &settings.management {
-        Some(management) => {
-            let overview = ManagementApi::new(management).and_then(|api| api.overview());
-            ours(&overview.map_err(|error| error.to_string())?.cluster_name)
-        }
-        None => Ok(()),
     }
 }
 

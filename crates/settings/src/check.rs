@@ -15,10 +15,12 @@ use delayline_core::{
 };
 use url::Url;
 
-use super::{
-    CanarySettings, IndexSettings, Layout, LayoutError, Management, RouterSettings, Settings, SettingsError,
-    WebSettings,
-    layers::Raw,
+use crate::{
+    daemon::{CanarySettings, IndexSettings, WebSettings},
+    error::{SettingsError, value},
+    layout::{Layout, LayoutError},
+    raw::Raw,
+    settings::{Management, RouterSettings, Settings},
     urls::{hosts, management_url},
 };
 
@@ -168,10 +170,6 @@ fn derived_url(broker: &Broker) -> Option<Url> {
     };
     let host = if broker.host.contains(':') { format!("[{}]", broker.host) } else { broker.host.clone() };
     Url::parse(&format!("{scheme}://{host}:{port}")).ok()
-}
-
-pub(crate) fn value(key: &'static str, reason: &str) -> SettingsError {
-    SettingsError::Value { key, reason: reason.into() }
 }
 
 /// Foreign layouts, separated by commas.

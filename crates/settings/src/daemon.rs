@@ -8,7 +8,7 @@ use std::{
 use delayline_amqp::broker::Secret;
 use url::Url;
 
-use super::{SettingsError, check::value};
+use crate::error::{SettingsError, value};
 
 /// The address of a daemon's pages.
 #[derive(Debug, Clone)]

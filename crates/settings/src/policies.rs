@@ -11,7 +11,7 @@ use delayline_core::{
 };
 use serde::Deserialize;
 
-use super::text::read_text;
+use crate::text::read_text;
 
 /// The default window of hop-aware jitter: 10 %.
 const WINDOW: Tolerance = Tolerance::Relative(1_000);

@@ -4,7 +4,7 @@ use delayline_amqp::broker::{Secret, url::not_a_url};
 use delayline_core::percent;
 use url::Url;
 
-use super::SettingsError;
+use crate::error::SettingsError;
 
 /// Further hosts, as `host`, `host:port` or `[address]:port`, separated by commas.
 pub(crate) fn hosts(text: &str, default_port: u16) -> Result<Vec<(String, u16)>, SettingsError> {

@@ -98,8 +98,7 @@ pub struct Broker {
     pub credentials: Credentials,
     /// How long connecting may take, TLS and login included.
     pub connect_timeout: Duration,
-    /// How long one request of a [`Session`](crate::Session) may wait for its answer,
-    /// 100 ms to 24 h.
+    /// How long one request, such as a recall, may wait for its answer, 100 ms to 24 h.
     pub request_timeout: Duration,
     /// The heartbeat interval in seconds, 1 or more. A broker that is silent for two intervals is
     /// given up.

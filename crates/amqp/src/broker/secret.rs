@@ -6,20 +6,20 @@ use std::{
     sync::Arc,
 };
 
-use secrecy::{ExposeSecret, SecretString};
+use zeroize::Zeroizing;
 
 /// A password. `Debug` and `Display` show `***`, and its memory is cleared when it is dropped. A
 /// password from a file is read again for every login, so it may change while a program runs.
 #[derive(Clone)]
 pub struct Secret {
-    text: SecretString,
+    text: Zeroizing<String>,
     file: Option<Arc<Path>>,
 }
 
 impl Secret {
     /// Wraps a password.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: SecretString::from(text.into()), file: None }
+        Self { text: Zeroizing::new(text.into()), file: None }
     }
 
     /// Reads a password from a file, without the byte order mark and the line ending that
@@ -37,19 +37,19 @@ impl Secret {
     #[must_use]
     pub fn current(&self) -> Self {
         let read = self.file.as_deref().and_then(|file| read(file).ok());
-        let text = read.filter(|text| !text.expose_secret().is_empty());
+        let text = read.filter(|text| !text.is_empty());
         Self { text: text.unwrap_or_else(|| self.text.clone()), file: self.file.clone() }
     }
 
     /// The password itself, for the code that sends it.
     pub fn expose(&self) -> &str {
-        self.text.expose_secret()
+        &self.text
     }
 }
 
-fn read(file: &Path) -> io::Result<SecretString> {
-    let text = fs::read_to_string(file)?;
-    Ok(text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']).into())
+fn read(file: &Path) -> io::Result<Zeroizing<String>> {
+    let text = Zeroizing::new(fs::read_to_string(file)?);
+    Ok(Zeroizing::new(text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 impl<T: Into<String>> From<T> for Secret {

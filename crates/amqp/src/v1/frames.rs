@@ -8,15 +8,14 @@ use std::{
 
 use rustls::StreamOwned;
 
-use crate::{broker::Broker, tls::Material};
-
-use super::{
-    super::{
-        AmqpError,
-        connection::{connect, handshake, unreachable},
-    },
-    wire::{Items, Value, value},
+use crate::{
+    broker::Broker,
+    connection::{connect, handshake, unreachable},
+    error::AmqpError,
+    tls::Material,
 };
+
+use super::wire::{Value, value};
 
 /// The largest frame that is accepted.
 pub(super) const FRAME: u32 = 128 * 1024;
@@ -105,11 +104,10 @@ impl Frames {
     }
 
     /// Waits for a frame with one of these codes and ignores others.
-    pub(super) fn expect(&mut self, codes: &[u8]) -> Result<(u8, Owned), AmqpError> {
-        let (frame, code) = self.frame(codes)?;
-        let mut rest = &frame[..];
-        match value(&mut rest) {
-            Some((_, Value::List(fields))) => Ok((code, Owned::of(fields))),
+    pub(super) fn expect(&mut self, codes: &[u8]) -> Result<Vec<Field>, AmqpError> {
+        let (frame, _) = self.frame(codes)?;
+        match value(&mut &frame[..]) {
+            Some((_, Value::List(fields))) => Ok(fields.map(Field::from).collect()),
             _ => Err(self.lost("a frame is malformed")),
         }
     }
@@ -208,33 +206,19 @@ fn is_timeout(error: &io::Error) -> bool {
     [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted].contains(&error.kind())
 }
 
-/// The fields of a performative that are used after its frame is gone.
-pub(super) struct Owned(std::vec::IntoIter<Field>);
-
+/// A field of a performative, as far as it is used after its frame is gone.
 pub(super) enum Field {
     Number(u64),
     List,
     Other,
 }
 
-impl Owned {
-    fn of(fields: Items<'_>) -> Self {
-        let fields = fields.map(|field| match field {
-            Value::Unsigned(number) => Field::Number(number),
-            Value::List(_) => Field::List,
-            _ => Field::Other,
-        });
-        Self(fields.collect::<Vec<_>>().into_iter())
-    }
-
-    pub(super) fn values(self) -> Vec<Field> {
-        self.0.collect()
-    }
-
-    pub(super) fn next_number(&mut self) -> Option<u64> {
-        match self.0.next() {
-            Some(Field::Number(number)) => Some(number),
-            _ => None,
+impl From<Value<'_>> for Field {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Unsigned(number) => Self::Number(number),
+            Value::List(_) => Self::List,
+            _ => Self::Other,
         }
     }
 }

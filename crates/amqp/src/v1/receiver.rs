@@ -7,11 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::broker::{Broker, Credentials};
+use crate::{
+    broker::{Broker, Credentials},
+    connection::at_first_node,
+    consumer::settle,
+    error::AmqpError,
+};
 use delayline_core::percent;
 
 use super::{
-    super::{AmqpError, connection::at_first_node, consumer::settle},
     foreign::Foreign,
     frames::{AMQP, FRAME, Field, Frames, SASL},
     wire::{Fields, Value, value},
@@ -93,8 +97,7 @@ impl Receiver {
         self.frames.expect(&[0x40])?;
         let init = Fields::default().symbol(mechanism).bytes(response.as_bytes()).describe(0x41);
         self.frames.write(1, &init)?;
-        let (_, mut outcome) = self.frames.expect(&[0x44])?;
-        if outcome.next_number() != Some(0) {
+        if !matches!(self.frames.expect(&[0x44])?.first(), Some(Field::Number(0))) {
             return Err(self
                 .frames
                 .refused("the user or its password was not accepted over AMQP 1.0".into()));
@@ -110,7 +113,7 @@ impl Receiver {
         self.frames.opened();
         let begin = Fields::default().null().uint(0).uint(WINDOW).uint(WINDOW);
         self.frames.write(0, &begin.describe(0x11))?;
-        let begun = self.frames.expect(&[0x11])?.1.values();
+        let begun = self.frames.expect(&[0x11])?;
         // Brokers start counting at any number.
         if let Some(Field::Number(first)) = begun.get(1) {
             self.transfers = u32::try_from(*first).unwrap_or(0);
@@ -127,8 +130,7 @@ impl Receiver {
             .nested(0x28, source)
             .nested(0x29, target);
         self.frames.write(0, &attach.describe(0x12))?;
-        let (_, fields) = self.frames.expect(&[0x12])?;
-        let fields: Vec<_> = fields.values();
+        let fields = self.frames.expect(&[0x12])?;
         // A link that returns without a source is about to be detached, with the reason.
         if !matches!(fields.get(5), Some(Field::List)) {
             self.frames.expect(&[])?;

@@ -1,5 +1,7 @@
 //! The encoding of AMQP 1.0: writing, and reading incoming bytes.
 
+use crate::convert::big_endian;
+
 /// How deeply descriptors may be nested.
 const DEPTH: u32 = 4;
 
@@ -163,12 +165,12 @@ fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
         0x42 => Value::Bool(false),
         0x43 | 0x44 => Value::Unsigned(0),
         0x45 => Value::List(Items::NONE),
-        0x50 | 0x52 | 0x53 | 0x60 | 0x70 | 0x80 => Value::Unsigned(unsigned(fixed(rest)?)),
+        0x50 | 0x52 | 0x53 | 0x60 | 0x70 | 0x80 => Value::Unsigned(big_endian(fixed(rest)?)),
         0x51 | 0x54 | 0x55 | 0x61 | 0x71 | 0x81 => Value::Signed(signed(fixed(rest)?)),
         0x56 => Value::Bool(fixed(rest)? != [0]),
         0x72 => Value::Float(f32::from_be_bytes(fixed(rest)?.try_into().ok()?).into()),
         0x82 => Value::Float(f64::from_be_bytes(fixed(rest)?.try_into().ok()?)),
-        0x73 => Value::Char(u32::try_from(unsigned(fixed(rest)?)).ok()?),
+        0x73 => Value::Char(u32::try_from(big_endian(fixed(rest)?)).ok()?),
         0x83 => Value::Time(signed(fixed(rest)?)),
         0x74 | 0x84 | 0x94 => fixed(rest).map(|_| Value::Decimal)?,
         0x98 => Value::Uuid(fixed(rest)?),
@@ -185,7 +187,7 @@ fn plain<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<Value<'a>> {
 /// A length or a number, in one byte or in four.
 fn count(constructor: u8, rest: &mut &[u8]) -> Option<u32> {
     let wide = constructor >> 4 & 1 == 1;
-    u32::try_from(unsigned(take(rest, if wide { 4 } else { 1 })?)).ok()
+    u32::try_from(big_endian(take(rest, if wide { 4 } else { 1 })?)).ok()
 }
 
 fn sized<'a>(constructor: u8, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -212,14 +214,10 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     Some(head)
 }
 
-fn unsigned(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
 /// The signed number in 1, 2, 4 or 8 bytes.
 fn signed(bytes: &[u8]) -> i64 {
     let shift = 64 - 8 * u32::try_from(bytes.len()).unwrap_or(8);
-    unsigned(bytes).cast_signed() << shift >> shift
+    big_endian(bytes).cast_signed() << shift >> shift
 }
 
 #[cfg(test)]

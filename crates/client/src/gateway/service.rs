@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use log::warn;
 
 use crate::{
-    relay::{Consuming, Failed, Forwarder, SetAside, each},
+    relay::{Consuming, Failed, Forwarder, RefusalCounter, each},
     router::RouterBuilder,
 };
 use delayline_amqp::{Consumer, Delivery};
@@ -105,7 +105,7 @@ impl Gateway {
         stop: &AtomicBool,
         queue: &str,
         prefetch: u16,
-        stats: Option<Arc<dyn SetAside>>,
+        stats: Option<Arc<dyn RefusalCounter>>,
     ) -> bool {
         let last = stats.is_some();
         let missing = format!("was the gateway removed? Run `{}`", command(&["gateway", "add", &self.name]));
@@ -124,10 +124,9 @@ impl Gateway {
     ) -> Result<(), Failed> {
         let refuse = |forwarder: &mut Forwarder, delivery: Delivery, why: &dyn fmt::Display| {
             if last {
-                let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
-                let key = &delivery.routing_key;
+                let (id, key) = (delivery.id(), &delivery.routing_key);
                 warn!("gateway={} key={key:?} id={id}: {why}; moved to the unroutable queue", self.name);
-                self.stats.refuse();
+                self.stats.count(|counts| counts.set_aside += 1);
             }
             forwarder.refuse(consumer, delivery)
         };
@@ -138,7 +137,7 @@ impl Gateway {
         let new = !last || !waited && expired;
         // An earlier delivery was counted then.
         if new && !delivery.redelivered {
-            self.stats.take();
+            self.stats.count(|counts| counts.taken += 1);
         }
         if delivery.damaged {
             return refuse(forwarder, delivery, &"its headers or properties cannot be read");
@@ -157,11 +156,10 @@ impl Gateway {
         };
         match step {
             Step::Now(message) => {
-                if direct::of(&message).is_none() {
-                    self.stats.delay();
-                } else {
-                    self.stats.deliver();
-                }
+                self.stats.count(|counts| match direct::of(&message) {
+                    None => counts.delayed += 1,
+                    Some(_) => counts.delivered += 1,
+                });
                 forwarder.send(consumer, delivery, message)
             }
             Step::At(due, message) => {

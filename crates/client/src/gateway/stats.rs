@@ -2,14 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use crate::relay::{Published, SetAside};
+use crate::relay::{DueCounter, RefusalCounter};
 use delayline_core::histogram::{Counted, Histogram};
 
 /// The upper bounds of lateness, in seconds.
@@ -18,10 +15,8 @@ const LATE_BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 /// Counters that the daemons of one process share; see [`Gateway::counting`](super::Gateway::counting).
 #[derive(Debug)]
 pub struct GatewayStats {
-    taken: AtomicU64,
-    delayed: AtomicU64,
-    delivered: AtomicU64,
-    set_aside: AtomicU64,
+    /// The histogram is empty here.
+    counts: Mutex<GatewayCounts>,
     late: Histogram,
 }
 
@@ -62,9 +57,7 @@ pub struct GatewayCounts {
 
 impl Default for GatewayStats {
     fn default() -> Self {
-        let zero = || AtomicU64::new(0);
-        let late = Histogram::new(LATE_BOUNDS);
-        Self { taken: zero(), delayed: zero(), delivered: zero(), set_aside: zero(), late }
+        Self { counts: Mutex::default(), late: Histogram::new(LATE_BOUNDS) }
     }
 }
 
@@ -72,47 +65,29 @@ impl GatewayStats {
     /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> GatewayCounts {
-        GatewayCounts {
-            taken: self.taken.load(Relaxed),
-            delayed: self.delayed.load(Relaxed),
-            delivered: self.delivered.load(Relaxed),
-            set_aside: self.set_aside.load(Relaxed),
-            late: self.late.counted(),
-        }
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        GatewayCounts { late: self.late.counted(), ..counts }
     }
 
-    pub(super) fn take(&self) {
-        self.taken.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn delay(&self) {
-        self.delayed.fetch_add(1, Relaxed);
-    }
-
-    /// A message goes to the consumers.
-    pub(super) fn deliver(&self) {
-        self.delivered.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn refuse(&self) {
-        self.set_aside.fetch_add(1, Relaxed);
+    pub(super) fn count(&self, count: impl FnOnce(&mut GatewayCounts)) {
+        count(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl Published for GatewayStats {
+impl DueCounter for GatewayStats {
     fn published(&self, late: Duration) {
-        self.deliver();
+        self.count(|counts| counts.delivered += 1);
         self.late.observe(late);
     }
 }
 
-impl SetAside for GatewayStats {
+impl RefusalCounter for GatewayStats {
     fn refused(&self, _: &str) {
-        self.refuse();
+        self.count(|counts| counts.set_aside += 1);
     }
 
     fn unreadable(&self, _: &str) {
-        self.refuse();
+        self.count(|counts| counts.set_aside += 1);
     }
 }
 
@@ -123,7 +98,7 @@ mod tests {
     #[test]
     fn lateness_is_counted_with_deliveries() {
         let stats = GatewayStats::default();
-        stats.deliver();
+        stats.count(|counts| counts.delivered += 1);
         stats.published(Duration::from_millis(3));
         let counts = stats.counts();
         assert_eq!((counts.delivered, counts.late.count), (2, 1));

@@ -56,7 +56,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::Target;
+use crate::target::Target;
 use delayline_amqp::{AmqpError, Session, Turned, broker::Broker};
 use delayline_core::{
     codec::AppKey,

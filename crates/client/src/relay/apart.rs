@@ -8,10 +8,7 @@ use std::{collections::HashSet, time::Duration};
 
 use crossbeam_channel::Select;
 
-use crate::{
-    Router,
-    router::{Outcome, Pipeline, RouterBuilder},
-};
+use crate::router::{Outcome, Pipeline, Router, RouterBuilder};
 use delayline_amqp::Delivery;
 use delayline_core::{Message, codec::AppKey, message::crashes_streams};
 

@@ -15,7 +15,7 @@ use delayline_amqp::{CRASH, Consumer, Next, Session};
 use delayline_core::{backoff::Doubling, backoff::wait, message::Quota};
 
 use super::{
-    SetAside,
+    RefusalCounter,
     apart::Apart,
     forward::{Forwarder, Unsendable},
     poison::{self, Poison},
@@ -39,7 +39,7 @@ pub(crate) struct Consuming<'a> {
     pub(crate) lanes: u16,
     pub(crate) unsendable: Unsendable,
     /// The counters for messages that were set aside.
-    pub(crate) stats: Option<Arc<dyn SetAside>>,
+    pub(crate) stats: Option<Arc<dyn RefusalCounter>>,
     /// The conditions for taking messages.
     pub(crate) check: Option<Check<'a>>,
 }
@@ -58,7 +58,7 @@ impl<'a> Consuming<'a> {
         (router, purpose): (&'a RouterBuilder, &'static str),
         (queue, if_missing): (&'a str, String),
         prefetch: u16,
-        stats: Option<Arc<dyn SetAside>>,
+        stats: Option<Arc<dyn RefusalCounter>>,
     ) -> Self {
         let (lanes, unsendable) = (Self::LANES, Unsendable::Reject);
         Self { router, purpose, queue, if_missing, prefetch, lanes, unsendable, stats, check: None }

@@ -1,8 +1,7 @@
 //! Publishing successors, and acknowledging a message only once its successor is confirmed.
 
 use std::{
-    cmp::Ordering,
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,12 +12,9 @@ use log::{debug, error, warn};
 use delayline_amqp::{CRASH, Consumer, Delivery};
 use delayline_core::{Message, message::direct};
 
-use crate::{
-    Router,
-    router::{Cause, Outcome, Pipeline, PublishError},
-};
+use crate::router::{Cause, Outcome, Pipeline, PublishError, Router};
 
-use super::{Published, SetAside, apart::Apart, work::Failed};
+use super::{DueCounter, RefusalCounter, apart::Apart, work::Failed};
 
 /// How long to wait before publishing a message again that the broker refused to store.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -37,32 +33,10 @@ pub(crate) enum Unsendable {
 
 /// A successor that is not due yet.
 struct Early {
-    due: Instant,
-    counted: Arc<dyn Published>,
+    counted: Arc<dyn DueCounter>,
     successor: Message,
     delivery: Delivery,
 }
-
-impl Ord for Early {
-    /// The successor that is due next is the greatest, because a heap returns the greatest first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.due.cmp(&self.due)
-    }
-}
-
-impl PartialOrd for Early {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Early {
-    fn eq(&self, other: &Self) -> bool {
-        self.due == other.due
-    }
-}
-
-impl Eq for Early {}
 
 /// Messages whose successors are in flight.
 pub(crate) struct Forwarder {
@@ -71,15 +45,16 @@ pub(crate) struct Forwarder {
     apart: Apart,
     /// Successors to publish again, with the time for each.
     held: VecDeque<(Instant, Message, Delivery)>,
-    /// Successors that are not due yet, the next one first.
-    early: BinaryHeap<Early>,
+    /// Successors that are not due yet, by their times and numbers.
+    early: BTreeMap<(Instant, u64), Early>,
+    number: u64,
     unsendable: Unsendable,
     /// Messages that can be neither sent nor rejected. The broker requeues them when the connection
     /// is closed.
     stuck: Vec<Delivery>,
     /// How many messages the broker delivers at a time.
     prefetch: usize,
-    stats: Option<Arc<dyn SetAside>>,
+    stats: Option<Arc<dyn RefusalCounter>>,
     acknowledged: u64,
 }
 
@@ -87,7 +62,7 @@ impl Forwarder {
     pub(super) fn new(
         (router, apart): (Router, Apart),
         unsendable: Unsendable,
-        stats: Option<Arc<dyn SetAside>>,
+        stats: Option<Arc<dyn RefusalCounter>>,
         prefetch: usize,
     ) -> Self {
         Self {
@@ -95,7 +70,8 @@ impl Forwarder {
             router,
             apart,
             held: VecDeque::new(),
-            early: BinaryHeap::new(),
+            early: BTreeMap::new(),
+            number: 0,
             unsendable,
             stuck: Vec::new(),
             prefetch,
@@ -119,7 +95,7 @@ impl Forwarder {
 
     /// How long until a successor must be published.
     pub(crate) fn next_due(&self) -> Option<Duration> {
-        let early = self.early.peek().map(|early| early.due);
+        let early = self.early.keys().next().map(|(due, _)| *due);
         let next = early.into_iter().chain(self.held.front().map(|(when, ..)| *when)).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -176,21 +152,22 @@ impl Forwarder {
     /// As for [`send`](Self::send).
     pub(crate) fn send_at(
         &mut self,
-        (due, counted): (Instant, Arc<dyn Published>),
+        (due, counted): (Instant, Arc<dyn DueCounter>),
         consumer: &Consumer,
         delivery: Delivery,
         successor: Message,
     ) -> Result<(), Failed> {
-        let early = Early { due, counted, successor, delivery };
+        let early = Early { counted, successor, delivery };
         if due <= Instant::now() {
-            return self.send_early(consumer, early);
+            return self.send_early(consumer, due, early);
         }
-        self.early.push(early);
+        self.number += 1;
+        self.early.insert((due, self.number), early);
         Ok(())
     }
 
-    fn send_early(&mut self, consumer: &Consumer, early: Early) -> Result<(), Failed> {
-        let Early { due, counted, successor, delivery } = early;
+    fn send_early(&mut self, consumer: &Consumer, due: Instant, early: Early) -> Result<(), Failed> {
+        let Early { counted, successor, delivery } = early;
         counted.published(due.elapsed());
         self.send(consumer, delivery, successor)
     }
@@ -229,10 +206,11 @@ impl Forwarder {
                 self.send(consumer, delivery, successor)?;
             }
         }
-        while self.early.peek().is_some_and(|early| early.due <= Instant::now()) {
-            if let Some(early) = self.early.pop() {
-                self.send_early(consumer, early)?;
-            }
+        while let Some(next) = self.early.first_entry()
+            && next.key().0 <= Instant::now()
+        {
+            let ((due, _), early) = next.remove_entry();
+            self.send_early(consumer, due, early)?;
         }
         Ok(())
     }
@@ -243,7 +221,6 @@ impl Forwarder {
             Ok(_) => return self.acknowledge(consumer, delivery),
             Err(error) => error,
         };
-        let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
         match error.cause() {
             _ if self.is_everybodys(&error) => Err(error.to_string().into()),
             Cause::Invalid(_) | Cause::Returned { .. } | Cause::Rejected { .. } => {
@@ -257,7 +234,7 @@ impl Forwarder {
                 self.set_aside(consumer, delivery, &error)
             }
             cause => {
-                debug!("message id={id} waits: {cause}");
+                debug!("message id={} waits: {cause}", delivery.id());
                 self.held.push_back((Instant::now() + PAUSE, error.into_message(), delivery));
                 Ok(())
             }
@@ -274,8 +251,7 @@ impl Forwarder {
         if matches!(error.cause(), Cause::Rejected { code: CRASH, .. }) {
             self.apart.crashed(app);
         }
-        let id = delivery.properties.message_id.as_deref().unwrap_or("-").escape_debug();
-        error!("set aside app={app} id={id}: {error}");
+        error!("set aside app={app} id={}: {error}", delivery.id());
         if let Some(stats) = &self.stats {
             stats.refused(app.as_str());
         }

@@ -27,13 +27,13 @@ pub fn wait_for_either<T>(consumer: &Consumer, pipeline: &Pipeline<T>, limit: Du
 }
 
 /// Counters for successors that had to wait for a moment.
-pub(crate) trait Published: Send + Sync {
+pub(crate) trait DueCounter: Send + Sync {
     /// A successor is published now, later than planned by this much.
     fn published(&self, late: Duration);
 }
 
 /// Counters for messages that could not be sent on.
-pub(crate) trait SetAside: Send + Sync {
+pub(crate) trait RefusalCounter: Send + Sync {
     /// The broker refused the successor of a message of this application.
     fn refused(&self, app: &str);
 

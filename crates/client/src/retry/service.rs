@@ -87,8 +87,7 @@ impl Service {
         mut delivery: Delivery,
     ) -> Result<(), Failed> {
         let now = Timestamp::now().as_millisecond();
-        let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
-        let id = id.escape_debug();
+        let id = delivery.id();
         if delivery.damaged {
             warn!(
                 "park key={:?} id={id}: its headers or properties cannot be read, so it is moved unchanged",
@@ -124,17 +123,8 @@ impl Service {
                 info!("park app={app} attempt={attempt} why={why} reason={reason} id={id}");
             }
         }
-        let parts = (
-            std::mem::take(&mut delivery.body),
-            delivery.properties.clone(),
-            std::mem::take(&mut delivery.headers),
-        );
-        let successor = decision.successor(
-            &failure,
-            &self.names,
-            self.router.target.broker.credentials.username(),
-            parts,
-        );
+        let user = self.router.target.broker.credentials.username();
+        let successor = decision.successor(&failure, &self.names, user, delivery.take_contents());
         forwarder.send(consumer, delivery, successor)
     }
 }

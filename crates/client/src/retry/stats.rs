@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::relay::SetAside;
+use crate::relay::RefusalCounter;
 use delayline_core::codec::{AppKey, RoutingKey};
 
 use super::ParkReason;
@@ -64,7 +64,7 @@ impl RetryStats {
     }
 }
 
-impl SetAside for RetryStats {
+impl RefusalCounter for RetryStats {
     /// Counted in addition to the decision about it.
     fn refused(&self, app: &str) {
         self.count(app, |stats| *stats.parked.entry("refused".into()).or_default() += 1);

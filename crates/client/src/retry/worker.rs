@@ -15,9 +15,9 @@ use jiff::Timestamp;
 use log::{error, info};
 
 use crate::{
-    Target,
     relay::{Consuming, Failed, Forwarder, Unsendable},
     router::RouterBuilder,
+    target::Target,
 };
 use delayline_amqp::{Consumer, ProbeAnswer, Session};
 use delayline_core::{
@@ -302,20 +302,10 @@ impl Worker {
             Some(why) => Decision::Park(why),
             None => Decision::new(policy, &failure, asked, self.router.target.unit, now, fastrand::f64()),
         };
-        let id = delivery.properties.message_id.clone().unwrap_or_else(|| "-".into());
-        info!(
-            "{decision:?} app={} reason={} id={}",
-            self.app,
-            failure.reason.escape_debug(),
-            id.escape_debug()
-        );
-        let parts = (
-            std::mem::take(&mut delivery.body),
-            delivery.properties.clone(),
-            std::mem::take(&mut delivery.headers),
-        );
+        let (app, reason) = (&self.app, failure.reason.escape_debug());
+        info!("{decision:?} app={app} reason={reason} id={}", delivery.id());
         let user = self.router.target.broker.credentials.username();
-        let successor = decision.successor(&failure, &self.names, user, parts);
+        let successor = decision.successor(&failure, &self.names, user, delivery.take_contents());
         forwarder.send(consumer, delivery, successor)
     }
 }

@@ -9,7 +9,7 @@ use delayline_core::{
     topology::{Topology, TopologySettings},
 };
 
-use crate::Target;
+use crate::target::Target;
 
 use super::{Router, Stats};
 
@@ -118,7 +118,7 @@ impl RouterBuilder {
         }
         let broker = self.target.broker.clone();
         let publisher = Publisher::open(&broker)?;
-        self.stats.connect();
+        self.stats.count(|counts| counts.reconnects += 1);
         Ok(Router::start(broker, Some(publisher), self))
     }
 

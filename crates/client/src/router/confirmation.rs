@@ -24,7 +24,7 @@ pub(super) type Answer = Result<Receipt, PublishError>;
 /// The message is already on its way, and is sent even if this is dropped. Then a failure goes
 /// unnoticed.
 #[must_use = "the message is safe only once this resolves with a receipt"]
-pub struct Confirmation(Arc<Slot>);
+pub struct Confirmation(pub(super) Arc<Slot>);
 
 /// The place where an answer is left.
 #[derive(Default)]
@@ -46,11 +46,6 @@ enum State {
 }
 
 impl Confirmation {
-    /// An answer that arrives through a slot.
-    pub(super) fn of(slot: &Arc<Slot>) -> Self {
-        Self(Arc::clone(slot))
-    }
-
     /// An answer that is known already, for stand-ins that implement
     /// [`Publish`](super::Publish).
     pub fn ready(answer: Result<Receipt, PublishError>) -> Self {

@@ -38,7 +38,7 @@ pub(super) struct InFlight {
     /// to be the cause, the broker may have it.
     suspected: bool,
     /// Whether the last answer was a refusal, and it was not written again since.
-    nacked: bool,
+    pub(super) nacked: bool,
     pub(super) suspicion: Suspicion,
 }
 
@@ -127,11 +127,6 @@ impl InFlight {
         (self.body() == returned.body)
             .then(|| self.wire())
             .and_then(|wire| wire.published(entry, self.body()).differences(returned))
-    }
-
-    /// Records that the broker refused it temporarily.
-    pub(super) fn mark_nacked(&mut self) {
-        self.nacked = true;
     }
 
     /// Records that its channel ended before the answer: because the broker refused it or another

@@ -65,14 +65,14 @@ use jiff::Timestamp;
 
 use delayline_core::{
     codec::Delay,
-    message::{Handle, Message, Quota, admit},
-    topology::Unit,
+    message::{Handle, Message, admit},
 };
 
-use crate::Target;
+use crate::target::Target;
 
 pub use builder::RouterBuilder;
 pub use confirmation::Confirmation;
+pub use delayline_core::histogram::Counted;
 pub use error::{Cause, PublishError};
 pub use pipeline::{Outcome, Pipeline};
 pub use stats::{Counts, Stats};
@@ -195,11 +195,7 @@ pub struct Router(Arc<Inner>);
 struct Inner {
     requests: Sender<Request>,
     status: Arc<Mutex<Status>>,
-    unit: Unit,
-    shortcuts: bool,
-    quota: Quota,
-    timeout: Duration,
-    window: usize,
+    settings: RouterBuilder,
     /// The router's thread, and its result: the number of messages that were not confirmed.
     worker: ThreadId,
     ended: Receiver<usize>,
@@ -211,14 +207,14 @@ impl Router {
         RouterBuilder::new(target)
     }
 
-    fn start<C: Connector>(connector: C, channel: Option<C::Channel>, builder: RouterBuilder) -> Self {
+    fn start<C: Connector>(connector: C, channel: Option<C::Channel>, settings: RouterBuilder) -> Self {
         // No limit here: each publisher limits its messages in flight.
         let (requests, receiver) = unbounded();
         let status = Arc::new(Mutex::new(match channel {
             Some(_) => Status::Connected,
             None => Status::NotConnected { reason: "no attempt was made yet".into() },
         }));
-        let worker = Worker::new(connector, channel, receiver, Arc::clone(&status), &builder);
+        let worker = Worker::new(connector, channel, receiver, Arc::clone(&status), settings.clone());
         let (done, ended) = bounded(1);
         let thread = thread::Builder::new()
             .name("delayline-router".into())
@@ -227,17 +223,7 @@ impl Router {
                 let _ = done.send(worker.run());
             })
             .expect("a thread can be started");
-        Self(Arc::new(Inner {
-            requests,
-            status,
-            unit: builder.target.unit,
-            shortcuts: builder.target.shortcuts,
-            quota: builder.quota,
-            timeout: builder.publish_timeout,
-            window: builder.window,
-            worker: thread.thread().id(),
-            ended,
-        }))
+        Self(Arc::new(Inner { requests, status, settings, worker: thread.thread().id(), ended }))
     }
 
     /// Takes a message, and returns at once with a [future](Confirmation) of the confirm.
@@ -262,15 +248,16 @@ impl Router {
         // The order matters: time that passes between the two makes a message later, never earlier.
         let now = Timestamp::now();
         let taken = Instant::now();
-        let schedule = match admit(&self.0.quota, &message, (self.0.unit, self.0.shortcuts), now, taken) {
+        let RouterBuilder { target, quota, publish_timeout, .. } = &self.0.settings;
+        let schedule = match admit(quota, &message, (target.unit, target.shortcuts), now, taken) {
             Ok(schedule) => schedule,
             Err(invalid) => {
                 return Confirmation::ready(Err(PublishError::new(Cause::Invalid(invalid), message, false)));
             }
         };
         let slot = Arc::new(Slot::default());
-        let confirmation = Confirmation::of(&slot);
-        let in_flight = InFlight::new(message, schedule, now, taken + self.0.timeout, slot);
+        let confirmation = Confirmation(Arc::clone(&slot));
+        let in_flight = InFlight::new(message, schedule, now, taken + *publish_timeout, slot);
         // If the router was closed, the message is dropped, which gives its publisher an answer.
         let _ = self.0.requests.send(Request::Publish(Box::new(in_flight)));
         confirmation
@@ -306,7 +293,7 @@ impl Router {
 
     /// A pipeline, for many messages: it keeps up to a window of them in flight.
     pub fn pipeline<T>(&self) -> Pipeline<T> {
-        Pipeline::new(self.clone(), self.0.window)
+        Pipeline::new(self.clone(), self.0.settings.window)
     }
 
     /// The state of the connection at this moment.

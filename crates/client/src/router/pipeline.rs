@@ -84,10 +84,10 @@ impl<T> Pipeline<T> {
         let freed = if self.in_flight() >= self.window { self.next() } else { None };
         let bytes = message.body.len();
         while !self.in_flight.is_empty() && self.bytes.saturating_add(bytes) > Self::MAX_BYTES {
-            match self.answers.recv().ok().and_then(|answer| self.outcome(answer)) {
-                Some(outcome) => self.early.push_back(outcome),
-                None => break,
-            }
+            let Some(outcome) = self.answers.recv().ok().and_then(|answer| self.outcome(answer)) else {
+                break;
+            };
+            self.early.push_back(outcome);
         }
         let (id, reply) = (self.next_id, self.reply.clone());
         self.next_id += 1;
@@ -114,23 +114,22 @@ impl<T> Pipeline<T> {
 
     /// An outcome, if one has arrived.
     pub fn try_next(&mut self) -> Option<Outcome<T>> {
-        if let Some(outcome) = self.early.pop_front() {
-            return Some(outcome);
-        }
-        let answer = self.answers.try_recv().ok()?;
-        self.outcome(answer)
+        self.take(|answers| answers.try_recv().ok())
     }
 
     /// The next outcome within `limit`. Also `None` if no message is in flight.
     pub fn next_within(&mut self, limit: Duration) -> Option<Outcome<T>> {
-        if let Some(outcome) = self.early.pop_front() {
-            return Some(outcome);
-        }
-        if self.in_flight.is_empty() {
+        self.take(|answers| answers.recv_timeout(limit).ok())
+    }
+
+    fn take(
+        &mut self,
+        receive: impl FnOnce(&Receiver<(u64, Answer)>) -> Option<(u64, Answer)>,
+    ) -> Option<Outcome<T>> {
+        if self.in_flight() == 0 {
             return None;
         }
-        let answer = self.answers.recv_timeout(limit).ok()?;
-        self.outcome(answer)
+        self.early.pop_front().or_else(|| receive(&self.answers).and_then(|answer| self.outcome(answer)))
     }
 
     fn outcome(&mut self, (id, result): (u64, Answer)) -> Option<Outcome<T>> {
@@ -163,14 +162,7 @@ impl<T> Iterator for Pipeline<T> {
 
     /// Waits for the next outcome. `None` if no message is in flight and every outcome was taken.
     fn next(&mut self) -> Option<Outcome<T>> {
-        if let Some(outcome) = self.early.pop_front() {
-            return Some(outcome);
-        }
-        if self.in_flight.is_empty() {
-            return None;
-        }
-        let answer = self.answers.recv().ok()?;
-        self.outcome(answer)
+        self.take(|answers| answers.recv().ok())
     }
 }
 

@@ -23,7 +23,7 @@ impl<C: Connector> Worker<C> {
         if self.blocked || self.channel.is_none() {
             return;
         }
-        let (limit, since) = (self.confirm_timeout, self.unblocked);
+        let (limit, since) = (self.settings.confirm_timeout, self.unblocked);
         if self.outstanding.iter().any(|message| message.is_overdue(now, since, limit)) {
             warn!("the broker has not confirmed a message for {limit:?} or more");
             self.ended(true);
@@ -52,14 +52,14 @@ impl<C: Connector> Worker<C> {
         let Judged { guilty, mut again, last } =
             judge(self.outstanding.take_all(), refusal.as_ref(), is_lost, answers);
         if let Some((message, cause)) = guilty {
-            self.stats.reject();
+            self.settings.stats.count(|counts| counts.rejected += 1);
             message.fail(cause);
             // Each rejected message is progress.
             self.attempts = 0;
         }
         match &refusal {
             Some(_) => debug!("{cause}; {} messages are sent one at a time to find the cause", again.len()),
-            None => self.stats.lose(),
+            None => self.settings.stats.count(|counts| counts.lost += 1),
         }
         match channel {
             Ok(channel) => self.channel = Some(channel),
@@ -87,7 +87,7 @@ impl<C: Connector> Worker<C> {
         };
         match connected {
             Ok(channel) => {
-                self.stats.connect();
+                self.settings.stats.count(|counts| counts.reconnects += 1);
                 info!("connected to the broker; {} messages to publish again", self.again.len());
                 self.channel = Some(channel);
                 self.set(Status::Connected);

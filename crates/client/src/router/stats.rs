@@ -1,7 +1,7 @@
 //! Counters of the work of routers.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -15,13 +15,8 @@ const CONFIRM_BOUNDS: &[f64] =
 /// [`RouterBuilder::counting`](super::RouterBuilder::counting).
 #[derive(Debug)]
 pub struct Stats {
-    published: AtomicU64,
-    confirmed: AtomicU64,
-    nacked: AtomicU64,
-    returned: AtomicU64,
-    rejected: AtomicU64,
-    connections: AtomicU64,
-    lost: AtomicU64,
+    /// Each connection is in `reconnects` here. The histogram is empty.
+    counts: Mutex<Counts>,
     confirm: Histogram,
 }
 
@@ -49,17 +44,7 @@ pub struct Counts {
 
 impl Default for Stats {
     fn default() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            published: zero(),
-            confirmed: zero(),
-            nacked: zero(),
-            returned: zero(),
-            rejected: zero(),
-            connections: zero(),
-            lost: zero(),
-            confirm: Histogram::new(CONFIRM_BOUNDS),
-        }
+        Self { counts: Mutex::default(), confirm: Histogram::new(CONFIRM_BOUNDS) }
     }
 }
 
@@ -67,44 +52,18 @@ impl Stats {
     /// The current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts {
-            published: self.published.load(Relaxed),
-            confirmed: self.confirmed.load(Relaxed),
-            nacked: self.nacked.load(Relaxed),
-            returned: self.returned.load(Relaxed),
-            rejected: self.rejected.load(Relaxed),
-            reconnects: self.connections.load(Relaxed).saturating_sub(1),
-            lost: self.lost.load(Relaxed),
-            confirm: self.confirm.counted(),
-        }
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // The first connection is no reconnection.
+        let reconnects = counts.reconnects.saturating_sub(1);
+        Counts { reconnects, confirm: self.confirm.counted(), ..counts }
     }
 
-    pub(super) fn publish(&self) {
-        self.published.fetch_add(1, Relaxed);
+    pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn confirm(&self, took: Duration) {
-        self.confirmed.fetch_add(1, Relaxed);
+        self.count(|counts| counts.confirmed += 1);
         self.confirm.observe(took);
-    }
-
-    pub(super) fn nack(&self) {
-        self.nacked.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn come_back(&self) {
-        self.returned.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn reject(&self) {
-        self.rejected.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn lose(&self) {
-        self.lost.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn connect(&self) {
-        self.connections.fetch_add(1, Relaxed);
     }
 }

@@ -17,8 +17,8 @@ use delayline_amqp::{AmqpError, Event};
 use delayline_core::{
     codec::AppKey,
     message::{InvalidMessage, direct},
+    topology::Unit,
 };
-
 use scripted::{Scripted, builder};
 
 const SHORT: Duration = Duration::from_millis(300);

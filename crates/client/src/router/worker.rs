@@ -14,7 +14,7 @@ use delayline_amqp::{Event, Outstanding, Woken};
 use delayline_core::topology::Names;
 
 use super::{
-    Cause, DROP_TIMEOUT, RouterBuilder, Stats, Status,
+    Cause, DROP_TIMEOUT, RouterBuilder, Status,
     channel::{ConfirmChannel, Connector},
     in_flight::InFlight,
 };
@@ -45,11 +45,8 @@ pub(super) struct Worker<C: Connector> {
     pub(super) channel: Option<C::Channel>,
     pub(super) requests: Receiver<Request>,
     status: Arc<Mutex<Status>>,
-    window: usize,
-    publish_timeout: Duration,
-    pub(super) confirm_timeout: Duration,
+    pub(super) settings: RouterBuilder,
     entry: String,
-    pub(super) stats: Arc<Stats>,
     /// Messages that were never written.
     fresh: VecDeque<Box<InFlight>>,
     /// Messages that were written to an earlier channel and not confirmed there, oldest first.
@@ -80,7 +77,7 @@ impl<C: Connector> Worker<C> {
         channel: Option<C::Channel>,
         requests: Receiver<Request>,
         status: Arc<Mutex<Status>>,
-        builder: &RouterBuilder,
+        settings: RouterBuilder,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -88,11 +85,8 @@ impl<C: Connector> Worker<C> {
             channel,
             requests,
             status,
-            window: builder.window,
-            publish_timeout: builder.publish_timeout,
-            confirm_timeout: builder.confirm_timeout,
-            entry: Names::new(builder.target.set.clone()).entry(),
-            stats: Arc::clone(&builder.stats),
+            entry: Names::new(settings.target.set.clone()).entry(),
+            settings,
             fresh: VecDeque::new(),
             again: VecDeque::new(),
             outstanding: Outstanding::default(),
@@ -190,7 +184,7 @@ impl<C: Connector> Worker<C> {
     fn may_send(&self) -> bool {
         self.channel.is_some()
             && !self.blocked
-            && self.outstanding.len() < self.window
+            && self.outstanding.len() < self.settings.window
             && (self.outstanding.is_empty() || !self.alone && self.outstanding.bytes() < MAX_BYTES)
     }
 
@@ -215,7 +209,7 @@ impl<C: Connector> Worker<C> {
             return self.fail_late(now);
         };
         self.alone = message.suspicion.is_suspect;
-        self.stats.publish();
+        self.settings.stats.count(|counts| counts.published += 1);
         let wire = message.write(now);
         let bytes = wire.encoded_len() + message.body().len();
         if !self.has_warned
@@ -235,14 +229,14 @@ impl<C: Connector> Worker<C> {
                 self.answered();
                 let now = Instant::now();
                 for message in self.outstanding.settle(tag, multiple) {
-                    self.stats.confirm(message.age(now));
+                    self.settings.stats.confirm(message.age(now));
                     message.confirm();
                 }
             }
             Event::Nack { tag, multiple } => {
                 self.answered();
                 for message in self.outstanding.settle(tag, multiple) {
-                    self.stats.nack();
+                    self.settings.stats.count(|counts| counts.nacked += 1);
                     self.nacked(message);
                 }
             }
@@ -251,7 +245,7 @@ impl<C: Connector> Worker<C> {
                 let entry = &self.entry;
                 match self.outstanding.take_returned(|message| message.differences(entry, &returned)) {
                     Some(message) => {
-                        self.stats.come_back();
+                        self.settings.stats.count(|counts| counts.returned += 1);
                         message.fail(Cause::Returned { code: returned.code, text: returned.text });
                     }
                     None => warn!("the broker returned a message that is not waiting for an answer"),
@@ -283,7 +277,7 @@ impl<C: Connector> Worker<C> {
         // It does not end connections.
         message.suspicion = Default::default();
         if message.is_delayed() {
-            message.mark_nacked();
+            message.nacked = true;
             self.nacked.push_back((Instant::now() + NACK_PAUSE, message));
         } else {
             message.fail(Cause::Nacked);
@@ -317,7 +311,7 @@ impl<C: Connector> Worker<C> {
             Status::Connected | Status::Closed => None,
         };
         for message in late {
-            message.fail_late(waiting.clone(), self.publish_timeout);
+            message.fail_late(waiting.clone(), self.settings.publish_timeout);
         }
     }
 

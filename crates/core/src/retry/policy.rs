@@ -28,6 +28,7 @@ pub struct Policy {
 
 /// The delay before each attempt.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Backoff {
     /// The same delay each time.
     Fixed(Delay),
@@ -47,6 +48,7 @@ pub enum Backoff {
 
 /// How attempts are spread, so that messages that failed together are not retried together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Jitter {
     /// No jitter.
     None,

@@ -6,7 +6,8 @@ use delayline_amqp::broker::Credentials;
 use delayline_core::topology::TopologySettings;
 use url::Url;
 
-use super::{super::RouterSettings, *};
+use super::*;
+use crate::settings::RouterSettings;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();

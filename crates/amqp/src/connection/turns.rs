@@ -102,7 +102,10 @@ mod tests {
 
     use crate::broker::Broker;
 
-    use super::{super::connection, *};
+    use super::{
+        super::{CLOSE_TIMEOUT, close, open_within},
+        *,
+    };
 
     /// Longer than any call here takes.
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -163,9 +166,9 @@ mod tests {
             let stop = Arc::clone(&stop);
             move || flood(&listener, &stop)
         });
-        let opened = connection::open_within(&broker, "test", None, Ok).unwrap();
+        let opened = open_within(&broker, "test", None, Ok).unwrap();
         assert!(server.join().unwrap(), "the client sent no heartbeat");
-        connection::close(opened.connection, (), connection::CLOSE_TIMEOUT);
+        close(opened.connection, (), CLOSE_TIMEOUT);
     }
 
     #[test]

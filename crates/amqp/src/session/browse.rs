@@ -5,12 +5,10 @@ use std::{fmt, mem::ManuallyDrop, time::Duration};
 use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::{
-    AmqpError, Delivery,
-    connection::{CLOSE_TIMEOUT, within},
-    error::explain,
-    inspect::Damage,
-    line::Line,
+use crate::{
+    connection::{CLOSE_TIMEOUT, Damage, Line, abandon_after},
+    consumer::{Delivery, cancelled},
+    error::{AmqpError, explain},
 };
 
 /// A channel whose messages stay unacknowledged until the caller decides about each.
@@ -118,7 +116,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         if let Some(channel) = self.channel.take() {
             // Closing the channel may hang while the broker is in alarm.
-            within(CLOSE_TIMEOUT, move || drop(channel));
+            abandon_after(CLOSE_TIMEOUT, move || drop(channel));
         }
     }
 }
@@ -136,10 +134,7 @@ impl Page<'_> {
             Ok(
                 ConsumerMessage::ServerClosedChannel(error) | ConsumerMessage::ServerClosedConnection(error),
             ) => Turned::Ended(explain(error)),
-            Ok(ConsumerMessage::ServerCancelled) => Turned::Ended(AmqpError::Channel {
-                code: 404,
-                text: "the queue was deleted, or its leader moved".into(),
-            }),
+            Ok(ConsumerMessage::ServerCancelled) => Turned::Ended(cancelled()),
             // It was cancelled here and has delivered all its messages.
             Ok(ConsumerMessage::ClientCancelled) | Err(RecvTimeoutError::Timeout) => Turned::Timeout,
             Ok(_) => lost("the consumer ended"),

@@ -8,7 +8,9 @@ use amiquip::{AmqpProperties, AmqpValue, ConsumerOptions, FieldTable, Publish, Q
 
 use delayline_core::topology::{Argument, Binding, Endpoint, Queue};
 
-use super::{AmqpError, Session};
+use crate::error::AmqpError;
+
+use super::Session;
 
 const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;

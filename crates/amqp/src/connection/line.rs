@@ -33,7 +33,7 @@ impl Line {
 
     /// Runs a call that waits for an answer, and cuts the connection if it takes longer than
     /// `limit`. Returns whether it did.
-    pub(super) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
+    pub(crate) fn within<T>(&self, limit: Duration, work: impl FnOnce() -> T) -> (T, bool) {
         let is_late = |done: &Receiver<()>| done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         let (result, cut) = self.unless(|done| is_late(done).then_some(()), work);
         (result, cut.is_some())
@@ -42,7 +42,7 @@ impl Line {
     /// Runs a call that waits for an answer, and cuts the connection once `watch` finds a reason.
     /// `watch` runs in parallel. It must end when the call has finished, which disconnects its
     /// receiver.
-    pub(super) fn unless<T, R: Send>(
+    pub(crate) fn unless<T, R: Send>(
         &self,
         watch: impl FnOnce(&Receiver<()>) -> Option<R> + Send,
         work: impl FnOnce() -> T,

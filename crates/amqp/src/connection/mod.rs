@@ -1,5 +1,11 @@
 //! Opening and closing a connection, each within a time limit.
 
+mod inspect;
+mod line;
+mod login;
+mod tls_stream;
+mod turns;
+
 use std::{
     io,
     net::{SocketAddr, TcpStream, ToSocketAddrs},
@@ -12,22 +18,24 @@ use amiquip::{Auth, Connection, ConnectionOptions, ConnectionTuning, Error};
 use crossbeam_channel::bounded;
 use log::debug;
 use rustls::{ClientConnection, pki_types::ServerName};
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     broker::{Broker, Credentials, candidates},
+    error::{AmqpError, explain},
     tls::{Material, TlsError, explained},
 };
 use delayline_core::shell::quoted;
 
-use super::{
-    AmqpError,
-    error::explain,
-    inspect::{Damage, HungUp, Inspected},
-    line::Line,
-    login::Login,
-    tls_stream::TlsStream,
-    turns::Turns,
-};
+pub use inspect::frames;
+pub use line::Line;
+
+pub(crate) use inspect::Damage;
+
+use inspect::{HungUp, Inspected};
+use login::Login;
+use tls_stream::TlsStream;
+use turns::Turns;
 
 /// The longest time between two probes of a silent connection that the system accepts.
 const MAX_KEEPALIVE: u16 = 32_767;
@@ -37,12 +45,12 @@ const MAX_KEEPALIVE: u16 = 32_767;
 const SLOW_LOGIN: Duration = Duration::from_secs(9);
 
 /// How long a clean close may take.
-pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection, and a handle on its socket.
-pub(super) struct Opened {
-    pub(super) connection: Connection,
-    pub(super) line: Line,
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    pub(crate) line: Line,
 }
 
 /// Opens a connection. `purpose` names it in the broker's list of connections; `damage`
@@ -95,14 +103,14 @@ fn tuning() -> ConnectionTuning {
     ConnectionTuning::default().buffered_writes_high_water(usize::MAX)
 }
 
-pub(super) fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
+pub(crate) fn unreachable(broker: &Broker, reason: &dyn ToString) -> AmqpError {
     AmqpError::Unreachable { address: broker.to_string(), reason: reason.to_string() }
 }
 
 /// Tries every address of the host until one answers. delayline creates the socket itself, so that
 /// it has a time limit and `TCP_NODELAY`. Without `TCP_NODELAY`, publishing one confirmed message
 /// at a time reached 27 to 206 messages per second instead of thousands.
-pub(super) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
+pub(crate) fn connect(broker: &Broker, deadline: Instant) -> Result<TcpStream, AmqpError> {
     let addresses =
         (broker.host.as_str(), broker.port).to_socket_addrs().map_err(|error| unreachable(broker, &error))?;
     let socket = connect_to_any(&addresses.collect::<Vec<_>>(), deadline)
@@ -133,21 +141,20 @@ fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Tcp
 /// after which a connection without a peer ends. Heartbeats would detect that too, but a broker can
 /// be configured without them.
 fn prepare(socket: &TcpStream, heartbeat: u16) -> io::Result<()> {
-    use rustix::net::sockopt;
     let interval = Duration::from_secs(heartbeat.min(MAX_KEEPALIVE).into());
     socket.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, interval)?;
-    sockopt::set_tcp_keepintvl(socket, interval)?;
-    sockopt::set_tcp_keepcnt(socket, 2)?;
+    let socket = SockRef::from(socket);
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(interval).with_interval(interval).with_retries(2),
+    )?;
     #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(socket, u32::from(heartbeat) * 2_000)?;
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(heartbeat.into()) * 2))?;
     Ok(())
 }
 
 /// Completes the TLS handshake on the blocking socket, with the host name
 /// verified.
-pub(super) fn handshake(
+pub(crate) fn handshake(
     broker: &Broker,
     socket: &mut TcpStream,
     config: rustls::ClientConfig,
@@ -258,7 +265,7 @@ fn no_vhost(message: &str, vhost: &str) -> Option<String> {
 ///
 /// # Errors
 /// The error of the first node.
-pub(super) fn open_within<T: Send + 'static>(
+pub(crate) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
     damage: Option<Damage>,
@@ -272,7 +279,7 @@ pub(super) fn open_within<T: Send + 'static>(
 ///
 /// # Errors
 /// The error of the first node.
-pub(super) fn at_first_node<T: Send + 'static>(
+pub(crate) fn at_first_node<T: Send + 'static>(
     broker: &Broker,
     open: impl Fn(&Broker) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
@@ -281,7 +288,7 @@ pub(super) fn at_first_node<T: Send + 'static>(
         let limit = broker.connect_timeout + Duration::from_millis(200);
         let address = node.to_string();
         let open = open.clone();
-        match within(limit, move || open(&node)) {
+        match abandon_after(limit, move || open(&node)) {
             Some(Ok(opened)) => return Ok(opened),
             Some(Err(error)) => {
                 debug!("{error}");
@@ -298,7 +305,7 @@ pub(super) fn at_first_node<T: Send + 'static>(
 
 /// Runs work that may block forever on a thread of its own. `None` if it takes too long: the thread
 /// is then left behind.
-pub(super) fn within<T: Send + 'static>(
+pub(crate) fn abandon_after<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -314,12 +321,12 @@ pub(super) fn within<T: Send + 'static>(
 
 /// Closes a connection and everything that belongs to it. If it had already ended, returns the
 /// reason.
-pub(super) fn close<T: Send + 'static>(
+pub(crate) fn close<T: Send + 'static>(
     connection: Connection,
     attached: T,
     limit: Duration,
 ) -> Option<AmqpError> {
-    let closed = within(limit, move || {
+    let closed = abandon_after(limit, move || {
         // The connection is closed first. Closing a channel can hang, but returns at once if the
         // connection is gone.
         let result = connection.close();
@@ -342,7 +349,7 @@ mod tests {
     fn an_address_that_does_not_answer_leaves_time_for_the_next() {
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
         // There is room for one connection. The system drops the packets of others.
-        rustix::net::listen(&deaf, 0).unwrap();
+        SockRef::from(&deaf).listen(0).unwrap();
         let address = deaf.local_addr().unwrap();
         let short = Duration::from_millis(300);
         let full: Vec<_> = (0..10).map_while(|_| TcpStream::connect_timeout(&address, short).ok()).collect();

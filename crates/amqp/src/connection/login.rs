@@ -10,7 +10,7 @@ use std::{
     ops::Range,
 };
 
-use crate::broker::Secret;
+use crate::{broker::Secret, convert::big_endian};
 
 /// `AMQP`, and the version of the protocol.
 const PROTOCOL_HEADER: usize = 8;
@@ -29,7 +29,7 @@ pub(super) struct Login {
 
 /// The position of the password in the client's bytes.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     /// Too few bytes were written to decide.
     Ahead,
     At(Range<usize>),
@@ -49,9 +49,9 @@ impl Login {
     pub(super) fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let before = self.sent.len();
         self.sent.extend_from_slice(bytes);
-        let place = place(&self.sent, self.password.expose().len());
-        let result = match &place {
-            Place::At(range) => {
+        let location = locate(&self.sent, self.password.expose().len());
+        let result = match &location {
+            Location::At(range) => {
                 let mut real = bytes.to_vec();
                 for (index, byte) in range.clone().zip(self.password.expose().bytes()) {
                     if let Some(star) = index.checked_sub(before).and_then(|index| real.get_mut(index)) {
@@ -63,13 +63,13 @@ impl Login {
                 result
             }
             // These bytes contain no part of the password.
-            Place::Ahead | Place::Nowhere => socket.write(bytes),
+            Location::Ahead | Location::Nowhere => socket.write(bytes),
         };
         self.sent.truncate(before + result.as_ref().map_or(0, |written| *written));
-        let through = match place {
-            Place::Ahead => false,
-            Place::At(range) => self.sent.len() >= range.end,
-            Place::Nowhere => true,
+        let through = match location {
+            Location::Ahead => false,
+            Location::At(range) => self.sent.len() >= range.end,
+            Location::Nowhere => true,
         };
         Ok((result?, through))
     }
@@ -77,28 +77,25 @@ impl Login {
 
 /// Finds the end of the answer to the greeting, which is the password. It follows the client's
 /// properties, the name of the mechanism, and the rest of the answer.
-fn place(sent: &[u8], length: usize) -> Place {
+fn locate(sent: &[u8], length: usize) -> Location {
     let frame = sent.get(PROTOCOL_HEADER..).unwrap_or_default();
     if frame.first().is_some_and(|kind| *kind != METHOD) {
-        return Place::Nowhere;
+        return Location::Nowhere;
     }
     let method = FRAME_HEAD..FRAME_HEAD + START_OK.len();
     if frame.get(method.clone()).is_some_and(|method| *method != START_OK) {
-        return Place::Nowhere;
+        return Location::Nowhere;
     }
+    let size = |bytes: &[u8]| usize::try_from(big_endian(bytes)).ok();
     let end = || {
-        let properties = method.end + 4 + number(frame.get(method.end..method.end + 4)?);
+        let properties = method.end + 4 + size(frame.get(method.end..method.end + 4)?)?;
         let mechanism = properties + 1 + usize::from(*frame.get(properties)?);
-        Some(mechanism + 4 + number(frame.get(mechanism..mechanism + 4)?))
+        Some(mechanism + 4 + size(frame.get(mechanism..mechanism + 4)?)?)
     };
     match end().map(|end| PROTOCOL_HEADER + end) {
-        Some(end) => Place::At(end.saturating_sub(length)..end),
-        None => Place::Ahead,
+        Some(end) => Location::At(end.saturating_sub(length)..end),
+        None => Location::Ahead,
     }
-}
-
-fn number(bytes: &[u8]) -> usize {
-    bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
 #[cfg(test)]
@@ -180,7 +177,7 @@ mod tests {
         let mut bytes = said("****");
         let at = PROTOCOL_HEADER + FRAME_HEAD + START_OK.len();
         bytes[at..at + 4].fill(0xff);
-        assert_eq!(place(&bytes, 4), Place::Ahead);
+        assert_eq!(locate(&bytes, 4), Location::Ahead);
         assert_eq!(through(&bytes, 7), bytes);
     }
 }

@@ -25,6 +25,8 @@ use mio::{Evented, Poll, PollOpt, Ready, Token};
 
 use delayline_core::message::MAX_NESTING;
 
+use crate::convert::big_endian;
+
 use super::login::Login;
 
 const METHOD: u8 = 1;
@@ -40,7 +42,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Deliveries of a connection that cannot be represented, by channel and tag.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
+pub(crate) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
 
 impl Damage {
     fn note(&self, channel: u16, tag: u64) {
@@ -48,12 +50,12 @@ impl Damage {
     }
 
     /// Forgets deliveries of an earlier channel with the same number.
-    pub(super) fn forget(&self, channel: u16) {
+    pub(crate) fn forget(&self, channel: u16) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
     }
 
     /// Whether it contains a delivery. The call removes it.
-    pub(super) fn take(&self, channel: u16, tag: u64) -> bool {
+    pub(crate) fn take(&self, channel: u16, tag: u64) -> bool {
         let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         !deliveries.is_empty() && deliveries.remove(&(channel, tag))
     }
@@ -61,10 +63,10 @@ impl Damage {
 
 /// Whether the other side has ended a connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HungUp(Arc<AtomicBool>);
+pub(crate) struct HungUp(Arc<AtomicBool>);
 
 impl HungUp {
-    pub(super) fn get(&self) -> bool {
+    pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -85,7 +87,7 @@ impl HungUp {
 
 /// A stream that inspects incoming frames where needed, and inserts the password into outgoing
 /// bytes.
-pub(super) struct Inspected<S> {
+pub(crate) struct Inspected<S> {
     inner: S,
     _hold: Arc<TcpStream>,
     hung_up: HungUp,
@@ -96,7 +98,7 @@ pub(super) struct Inspected<S> {
 
 impl<S> Inspected<S> {
     /// Also keeps a handle on its socket, and records when the other side ends it.
-    pub(super) fn new(
+    pub(crate) fn new(
         inner: S,
         (hold, hung_up): (Arc<TcpStream>, HungUp),
         login: Option<Login>,
@@ -134,7 +136,7 @@ impl Inspector {
             && rest.len() >= FRAME_HEAD
         {
             let kind = rest[0];
-            let length = number(&rest[3..FRAME_HEAD]);
+            let length = big_endian(&rest[3..FRAME_HEAD]);
             let whole = FRAME_HEAD + usize::try_from(length).unwrap_or(usize::MAX - 8) + 1;
             if kind != METHOD && kind != HEADER {
                 // Bodies and heartbeats pass unchanged, and so do bytes that are not a frame.
@@ -195,16 +197,12 @@ impl Inspector {
     }
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
 /// The tag of a `basic.deliver`, and whether its exchange and routing key are UTF-8. Bytes that are
 /// not are replaced by question marks.
 fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
     // Class and method, the consumer's tag, the delivery's tag, the flags.
     let tag = 5 + usize::from(*payload.get(4)?);
-    let number = number(payload.get(tag..tag + 8)?);
+    let number = big_endian(payload.get(tag..tag + 8)?);
     let (mut at, mut readable) = (tag + 9, true);
     for _ in 0..2 {
         let length = usize::from(*payload.get(at)?);
@@ -222,7 +220,7 @@ fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
 fn content(payload: &[u8]) -> Option<()> {
     let mut reader = Reader { rest: payload, depth: 0 };
     reader.take(CONTENT_HEAD - 2)?;
-    let flags = number(reader.take(2)?);
+    let flags = big_endian(reader.take(2)?);
     let is_set = |index: u32| flags >> (15 - index) & 1 == 1;
     // Content type, encoding, headers, delivery mode, priority, correlation id,
     // reply-to, expiration, message id, timestamp, type, user id, app id. The
@@ -253,7 +251,7 @@ impl<'a> Reader<'a> {
     }
 
     fn long(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(number(self.take(4)?)).ok()?;
+        let length = usize::try_from(big_endian(self.take(4)?)).ok()?;
         self.take(length)
     }
 
