@@ -1,4 +1,4 @@
-//! `scripts/release` from start to end, with stand-ins for the slow steps.
+//! `scripts/release` from start to end, with stand-ins for the slow steps, and the documentation of packages.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -71,4 +71,18 @@ fn a_release_is_made_up_to_publishing() {
     for step in ["git push origin", "docker build", "cargo publish --workspace"] {
         assert!(printed.contains(step), "{printed}");
     }
+}
+
+#[test]
+fn the_pages_of_a_package_link_to_what_it_contains() {
+    let directory = tempfile::tempdir().unwrap();
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/lib");
+    let output = Command::new(lib.join("documentation.sh")).arg(directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(directory.path().join("docs/images/hops.svg").exists());
+    // A missing file would be noticed.
+    fs::remove_file(directory.path().join("SECURITY.md")).unwrap();
+    let output = Command::new("python3").arg(lib.join("links.py")).arg(directory.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("README.md: SECURITY.md"), "{said}");
 }

@@ -11,7 +11,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, install, installed, lateness, topology,
+    Inbox, PATIENCE, app, eventually, eventually_seen, install, installed, lateness, status, topology,
 };
 
 fn queue(session: &mut Session, name: &str, more: &[(&str, Argument)]) {
@@ -74,6 +74,15 @@ fn ten_thousand_refused_behind_a_landing_queue_delay_no_application() {
         (of(&landing.name) + of("full"), levels)
     };
     eventually_seen("all messages are behind the dispatch exchange", kept, |&kept| kept == (10_000, 0));
+    eventually_seen(
+        "the landing queue is stuck",
+        || status(&settings),
+        |seen| {
+            let landing = seen.landings.iter().flatten().find(|it| it.queue == landing.name);
+            landing.is_some_and(|it| it.stuck > 0 && it.stuck_since.is_some())
+                && seen.verdict.headline.starts_with("Queue `delay.landing.greedy` is stuck")
+        },
+    );
 }
 
 #[test]

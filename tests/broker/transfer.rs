@@ -20,6 +20,7 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::{
@@ -361,6 +362,22 @@ fn command(old: &Settings, more: &[&str]) -> Command {
 /// Starts to move messages to the set `later`.
 fn begun(settings: &Settings, rate: u32) -> Child {
     command(settings, &["later", "--rate", &rate.to_string()]).stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn an_interrupted_transfer_asks_to_be_run_again() {
+    let (old, new) = &two();
+    send(old, 900, 0..500, true);
+    let _inbox = Inbox::open(new, "app");
+    let mut transfer = command(old, &["later", "--rate", "20"]);
+    let child = transfer.stdout(Stdio::piped()).spawn().unwrap();
+    caught("some messages were moved", || of_set(new) > 20);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted; run it again to continue"), "{said}");
+    assert!(!said.contains("keep arriving"), "{said}");
 }
 
 #[test]

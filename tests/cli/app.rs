@@ -1,7 +1,10 @@
 //! `delayline app` as people and scripts use it.
 
+use std::process::Stdio;
+
 use assert_cmd::Command;
 use predicates::str::contains;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::{common, delayline, document, json, on, stdout};
@@ -40,6 +43,8 @@ fn an_application_is_added_checked_listed_and_removed() {
     let checked = json(&mut app(&["check", "billing", "--json"]));
     assert_eq!(checked["passed"], json!(false), "{checked}");
     app(&["check", "billing"]).env("DELAYLINE_APP_PASSWORD", "wrong").assert().code(3);
+    let mut piped = app(&["check", "billing", "--max-delay", "30d", "--app-password-file", "-"]);
+    piped.env_remove("DELAYLINE_APP_PASSWORD").write_stdin("of-an-app\n").assert().success();
 
     let show = |more: &[&str]| {
         let mut it = on(&settings);
@@ -85,7 +90,7 @@ fn a_check_knows_the_bound_queue_and_a_list_shows_unbound_applications() {
         app(&[&["add", "billing", "--queue", "billing-in"], landing].concat()).assert().success();
         let check = stdout(&mut app(&["check", "billing"]));
         assert!(check.contains("consume or purge `billing-in`"), "{check}");
-        // The application was registered with another queue.
+        // The application was registered with another queue, and without retries.
         app(&["check", "billing", "--queue", "billing"]).assert().code(1);
         app(&["remove", "billing", "--yes"]).assert().success();
     }
@@ -196,4 +201,45 @@ fn wrong_usage_says_what_to_do() {
             .code(2)
             .stderr(contains("--management-url"));
     }
+}
+
+/// As a reader pastes them.
+#[test]
+fn the_first_commands_of_the_page_succeed() {
+    let page = include_str!("../../docs/how-to/applications.md");
+    let block = page.split("```").find_map(|block| block.strip_prefix("console\n")).unwrap();
+    let node = common::disturbed_node();
+    let settings = common::vhost_on(&node).build().unwrap();
+    common::install(&settings);
+    let commands: Vec<_> = block.lines().filter_map(|line| line.split_once("delayline ")).collect();
+    assert!(commands.len() > 4, "{block}");
+    for (_, words) in commands {
+        let mut run = on(&settings);
+        run.env("DELAYLINE_UNIT_MS", "1000").env("DELAYLINE_APP_PASSWORD", "secret");
+        run.args(words.split_whitespace()).assert().success();
+    }
+}
+
+#[test]
+fn an_interrupted_removal_names_no_waiting_messages() {
+    let settings = common::installed(1_000);
+    let user = user(&settings);
+    of(&settings, &user, &["add", "billing"]).assert().success();
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"))
+        .args(["app", "remove", "billing", "--yes", "--user", &user])
+        .env("DELAYLINE_URL", common::url(&settings))
+        .env("DELAYLINE_MANAGEMENT_URL", settings.management.as_ref().unwrap().url.as_str())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bindings = format!("exchanges/{}/delay.dispatch/bindings/source", settings.broker.vhost);
+    common::eventually("the application is unbound", || {
+        common::http(&common::shared_node(), "GET", &bindings, &json!(null)).as_array().unwrap().is_empty()
+    });
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted; run it again to continue"), "{said}");
+    assert!(!said.contains("Wait until"), "{said}");
 }

@@ -72,7 +72,10 @@ fn unwritable_output_is_an_error() {
         let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_delayline"));
         let ended = run.args(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
         assert_eq!(ended.status.code(), Some(2), "{words:?}: {ended:?}");
-        assert!(String::from_utf8_lossy(&ended.stderr).contains("No space left"), "{ended:?}");
+        assert!(
+            String::from_utf8_lossy(&ended.stderr).contains("standard output: No space left"),
+            "{ended:?}"
+        );
     }
 }
 
@@ -302,4 +305,10 @@ fn a_reader_that_goes_away_is_no_error() {
 fn pipes_get_no_colours() {
     let output = delayline().args(["verify", "--url", "amqp://127.0.0.1:1"]).output().unwrap();
     assert!(!output.stderr.contains(&0x1b), "an escape sequence in a pipe");
+}
+
+#[test]
+fn a_certificate_is_not_read_from_standard_input() {
+    let status = ["status", "--url", "amqps://127.0.0.1:1", "--ca-file", "-"];
+    delayline().args(status).assert().code(2).stderr(contains("give the name of a file"));
 }

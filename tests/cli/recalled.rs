@@ -64,9 +64,9 @@ fn list_show_replay_and_discard() {
     assert_eq!((&cut["waiting"], &cut["examined"]), (&json!(5), &json!(2)));
     let refused =
         on(&settings).args(["held", "list", "--kind", "recalled", "--app", "plain"]).assert().code(1);
-    refused.stderr(contains("delayline app add plain --recall"));
+    refused.stderr(contains("register it again with --recall (docs/how-to/recall.md)"));
     let refused = on(&settings).args(["scheduled", "list", "--recalls", "--app", "plain"]).assert().code(1);
-    refused.stderr(contains("delayline app add plain --recall"));
+    refused.stderr(contains("register it again with --recall (docs/how-to/recall.md)"));
     // A recall cannot be undone after the due time; the error shows what to do instead.
     let due = jiff::Timestamp::now().as_millisecond() - 5_000;
     let over = format!("delay.0000.0000.0000.0000.0000.0100.0000.billing.~.b@{due}");
@@ -181,7 +181,7 @@ fn a_failed_recall_stops_no_other_recall() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let told: Vec<_> = answers.iter().map(|line| line["answer"].as_str().unwrap()).collect();
     assert_eq!(told, ["recalled", "failed", "recalled"], "{text}");
-    assert!(answers[1]["error"].as_str().unwrap().contains("delayline app add plain --recall"), "{text}");
+    assert!(answers[1]["error"].as_str().unwrap().contains("register it again with --recall"), "{text}");
     are_pending(&settings, 2);
 }
 
@@ -198,7 +198,7 @@ fn no_message_replaces_one_that_cannot_be_recalled() {
             .args(&words)
             .assert()
             .code(3)
-            .stderr(contains("nothing was done").and(contains("delayline app add plain --recall")));
+            .stderr(contains("nothing was done").and(contains("register it again with --recall")));
     }
     // A sent message would wait in the levels.
     let status = json(on(&settings).args(["status", "--json"]));

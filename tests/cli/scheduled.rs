@@ -388,3 +388,25 @@ fn a_message_rescheduled_there_and_back_waits_once_with_and_without_the_manageme
     run(&settings, &["scheduled", "recall", "--app", "billing", "--id", "b"]).assert().success();
     eventually_seen("the message is recalled", states, |found| *found == [2, 7]);
 }
+
+#[test]
+fn a_scheduled_message_arrived_at_no_time_and_a_missing_journal_names_the_page() {
+    let settings = registered();
+    let handle = sent(&settings, &["--delay", "1h", "--id", "a", "--body", "x"]);
+    becomes(&settings, &[("a", "waiting")]);
+    let shown = json(&mut run(&settings, &["scheduled", "show", &handle, "--json"]));
+    assert_eq!(shown.get("arrived"), Some(&Json::Null), "{shown}");
+    run(&settings, &["app", "add", "shop", "--no-user", "--landing"]).assert().success();
+    let list = run(&settings, &["scheduled", "list", "--app", "shop"]).assert().code(1);
+    list.stderr(contains("docs/how-to/recall.md").and(contains("`delayline app add").not()));
+}
+
+#[test]
+fn the_body_of_a_schedule_is_read_from_standard_input() {
+    let settings = installed(1_000);
+    let add = ["schedule", "add", "piped", "--app", "nobody", "--cron", "@daily", "--body-file", "-"];
+    on(&settings).args(add).write_stdin("from a pipe").assert().success();
+    let shown = stdout(on(&settings).args(["schedule", "show", "piped"]));
+    assert!(shown.contains("11 bytes"), "{shown}");
+    on(&settings).args(["schedule", "remove", "piped", "--yes"]).assert().success();
+}

@@ -166,8 +166,16 @@ fn failed(setting: &str, file: &Path, reason: impl fmt::Display) -> TlsError {
     TlsError(format!("{setting} {}: {reason}", file.display()))
 }
 
+/// The contents of a file. Standard input is no file: it cannot be read again for the next connection.
+fn pem(setting: &str, file: &Path) -> Result<Vec<u8>, TlsError> {
+    if file == Path::new("-") {
+        return Err(failed(setting, file, "it is read again for each connection; give the name of a file"));
+    }
+    fs::read(file).map_err(|error| failed(setting, file, error))
+}
+
 fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = fs::read(file).map_err(|error| failed(setting, file, error))?;
+    let pem = pem(setting, file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if found.is_empty() => Err(failed(setting, file, "it contains no certificate in PEM form")),
@@ -177,7 +185,7 @@ fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static
 
 /// The key as the file has it, after a check that it is a key.
 fn private_key(setting: &str, file: &Path) -> Result<Vec<u8>, TlsError> {
-    let pem = fs::read(file).map_err(|error| failed(setting, file, error))?;
+    let pem = pem(setting, file)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| failed(setting, file, error))?;
     Ok(pem)
 }

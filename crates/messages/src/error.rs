@@ -175,10 +175,7 @@ impl AdminError {
 #[non_exhaustive]
 pub enum JournalUnread {
     /// The application has none.
-    #[error(
-        "`{app}` has no journal. Run `{}`",
-        command(&["app", "add", app, "--recall", "--journal", "90d"])
-    )]
+    #[error("`{app}` has no journal. To keep one, register it again with --journal (docs/how-to/recall.md)")]
     NoJournal {
         /// The application.
         app: String,

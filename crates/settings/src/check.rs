@@ -2,7 +2,7 @@
 
 use std::{
     num::{NonZeroU8, NonZeroU32},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     layout::{Layout, LayoutError},
     raw::Raw,
     settings::{Management, RouterSettings, Settings},
+    text::read_text,
     urls::{hosts, management_url},
 };
 
@@ -218,7 +219,11 @@ fn secret(
         }
         (Some(secret), None) => Ok(Some(Secret::new(secret))),
         (None, Some(file)) => {
-            let secret = Secret::from_file(&file);
+            // Standard input can be read only once; a file is read again for every login.
+            let secret = match file == Path::new("-") {
+                true => read_text(&file).map(|text| Secret::new(text.trim_end_matches(['\r', '\n']))),
+                false => Secret::from_file(&file),
+            };
             secret.map(Some).map_err(|error| value(file_key, &format!("{}: {error}", file.display())))
         }
         (None, None) => Ok(None),

@@ -23,4 +23,4 @@ pub use policies::{PoliciesError, load_policies, parse_policies, policies_of};
 pub use raw::parse;
 pub use raw::variables;
 pub use settings::{Management, NO_MANAGEMENT, RouterSettings, Settings};
-pub use text::read_text;
+pub use text::{read_bytes, read_text};

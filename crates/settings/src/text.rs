@@ -1,18 +1,29 @@
-//! Text files that people write.
+//! Files that people name: `-` is standard input.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, Read},
+    path::Path,
+};
+
+/// Reads a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
+    if file != Path::new("-") {
+        return fs::read(file);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// Reads a text file.
 ///
 /// # Errors
 /// The file cannot be read, or is not text.
 pub fn read_text(file: &Path) -> io::Result<String> {
-    let text = match file == Path::new("-") {
-        true => io::read_to_string(io::stdin()),
-        false => fs::read_to_string(file),
-    };
-    text.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => io::Error::new(error.kind(), "it is not a text file (UTF-8)"),
-        _ => error,
-    })
+    let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text file (UTF-8)");
+    String::from_utf8(read_bytes(file)?).map_err(no_text)
 }

@@ -7,8 +7,8 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use crate::{
-    code::Code, ending, failure::Failure, output::Output, output::counted_if_known, output::dry_run,
-    output::unchanged,
+    code::Code, ending, failure::Failure, output::Output, output::aside, output::counted_if_known,
+    output::dry_run, output::unchanged, text::readable,
 };
 
 /// Prints that an application or a gateway is `done`, and each step; or the conflicts. Returns whether
@@ -49,9 +49,22 @@ pub struct Refused<'a, T> {
     refused: &'a T,
 }
 
+/// Prints why a command ended before it was done, and how to continue. Returns whether it did end early.
+pub fn ended_early(failure: Option<&str>, interrupted: bool, output: &mut Output) -> Result<bool, Failure> {
+    match failure {
+        Some(failure) => {
+            aside(format!("{} {}; run it again to continue", "ended early:".red().bold(), readable(failure)))
+        }
+        None if interrupted => output.line("interrupted; run it again to continue")?,
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
 /// Prints why nothing was removed, and what to do.
 pub fn refused(
     refusal: &(impl Serialize + fmt::Display),
+    interrupted: bool,
     advice: &[&str],
     output: &mut Output,
 ) -> Result<Code, Failure> {
@@ -62,6 +75,7 @@ pub fn refused(
         for line in advice {
             output.line(line)?;
         }
+        ended_early(None, interrupted, output)?;
     }
     Ok(if ending::happened() { Code::Interrupted } else { Code::Problem })
 }

@@ -104,7 +104,9 @@ impl Output {
                 self.unread = true;
                 Ok(())
             }
-            written => written,
+            written => {
+                written.map_err(|error| io::Error::new(error.kind(), format!("standard output: {error}")))
+            }
         }
     }
 

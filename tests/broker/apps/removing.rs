@@ -85,3 +85,24 @@ fn an_administrator_is_not_deleted_with_an_application() {
     assert!(refusal.conflicts[0].contains("administrator"), "{refusal:?}");
     assert_eq!(picture(&settings), before);
 }
+
+#[test]
+fn a_queue_that_another_application_still_uses_is_kept() {
+    let settings = common::installed(1_000);
+    let first = direct(&settings, "first");
+    added(&settings, &first);
+    let queue = AppQueue { existing: true, ..AppQueue::new("first") };
+    let second = spec(&settings, "second", Delivery::Landing(Target::Queue(queue)));
+    added(&settings, &second);
+    let report = remove(&settings, &first, RemoveOptions::default()).unwrap();
+    assert!(report.left.iter().any(|it| it.contains("`delay.landing.second`")), "{report:?}");
+    publish(&settings, "second", 1);
+    let mut session = Session::open(&settings.broker).unwrap();
+    common::eventually("the message is in the queue", || {
+        session.queue_depth("first").unwrap().is_some_and(|depth| depth.ready == 1)
+    });
+    session.purge_queue("first").unwrap();
+    // The own landing queue of the last application is no reason to keep it.
+    let report = remove(&settings, &second, RemoveOptions::default()).unwrap();
+    assert!(report.removed.contains(&"queue `first`".to_owned()), "{report:?}");
+}

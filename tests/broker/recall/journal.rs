@@ -73,7 +73,7 @@ fn a_journal_is_made_checked_and_removed_with_its_application() {
     );
     let refused = missing.unwrap_err();
     assert!(matches!(&refused, AdminError::Journal(JournalUnread::NoJournal { .. })), "{refused:?}");
-    assert!(refused.to_string().contains("app add billing --recall --journal 90d"), "{refused}");
+    assert!(refused.to_string().contains("register it again with --journal"), "{refused}");
     let spec = journalled(&settings, "billing", JournalSettings::default());
     let report = admin::add_app(&settings, &topology, &spec, true, false).unwrap();
     assert_eq!(report.outcome, Applied::Installed, "{report:?}");

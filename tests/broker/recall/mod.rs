@@ -285,7 +285,7 @@ fn an_application_without_recall_gets_nothing_with_an_id_and_nothing_is_lost() {
     let later = Handle::new(handle(&receipt).routing_key().clone(), None).unwrap();
     let refused = recaller.recall(&later).unwrap_err();
     assert!(matches!(&refused, RecallError::NotOffered { .. }), "{refused:?}");
-    assert!(refused.to_string().contains("delayline app add billing --recall"), "{refused}");
+    assert!(refused.to_string().contains("register it again with --recall"), "{refused}");
     assert!(matches!(recaller.is_recalled(&later), Err(RecallError::NotOffered { .. })));
     eventually("the message is kept", || depth(&settings, "delay.unroutable") == 1);
     assert_eq!(bodies(&inbox, &router, 0), BTreeSet::new());

@@ -264,8 +264,8 @@ fn removed(
         Err(refusal) => {
             let serve = settings.command(&["serve"]);
             let wait = format!("Wait until `{serve}` has sent them on, or use --force to lose them.");
-            let advice = if refusal.conflicts.is_empty() { &[wait.as_str()][..] } else { &[] };
-            return change::refused(&refusal, advice, output);
+            let advice: &[&str] = if refusal.is_in_use() { &[&wait] } else { &[] };
+            return change::refused(&refusal, refusal.interrupted, advice, output);
         }
     };
     if output.json {

@@ -51,7 +51,7 @@ Exits with 1 if the key is malformed, and shows the fault.")]
 
 #[derive(Debug, clap::Args)]
 struct Encode {
-    /// The delay: 90, 90s, 1h30m, 2d, 8.5y, PT90S
+    /// The delay: 90, 90s, 1h30m, 2d, 8.5y
     #[arg(value_parser = values::delay, allow_hyphen_values = true)]
     delay: Delay,
     /// The application that receives the message

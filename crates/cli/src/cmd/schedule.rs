@@ -1,6 +1,6 @@
 //! `delayline schedule`
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use delayline_schedules::{
     self as schedules, AllSchedules, Change, Changed, Missed, ScheduleChange, ScheduleDetails, ScheduleName,
     ScheduleSummary, Spec, State, Timing,
 };
-use delayline_settings::Settings;
+use delayline_settings::{Settings, read_bytes};
 
 use crate::values;
 use delayline_term::{
@@ -147,7 +147,7 @@ struct Add {
     /// The body of the messages
     #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
     body: Option<String>,
-    /// A file with the body, of at most 64 KiB
+    /// A file with the body, of at most 64 KiB; `-` is standard input
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
     /// Its MIME type
@@ -200,7 +200,7 @@ impl Add {
         spec.headers.extend(self.headers.iter().cloned());
         spec.body = match &self.body_file {
             Some(file) => {
-                fs::read(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?
+                read_bytes(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?
             }
             None => self.body.clone().unwrap_or_default().into_bytes(),
         };

@@ -12,8 +12,8 @@ use delayline_settings::{Layers, Settings};
 
 use crate::values;
 use delayline_term::{
-    Code, Failure, Output, ending::on_signal, output::at, output::counted, output::dry_run, output::grouped,
-    table::table, text, text::readable,
+    Code, Failure, Output, change, ending::on_signal, output::at, output::counted, output::dry_run,
+    output::grouped, table::table, text, text::readable,
 };
 
 #[derive(Debug, clap::Args)]
@@ -204,15 +204,9 @@ fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
             command(&["doctor"])
         ))?;
     }
+    change::ended_early(report.failure.as_deref(), report.interrupted, output)?;
     if report.unfinished {
         output.line("  messages keep arriving: stop their publishers, then run this again")?;
-    }
-    if let Some(failure) = &report.failure {
-        output.line(format!(
-            "{} {}; run it again to continue",
-            "ended early:".red().bold(),
-            readable(failure)
-        ))?;
     }
     Ok(())
 }

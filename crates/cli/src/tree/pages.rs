@@ -119,7 +119,7 @@ fn the_pages_have_few_words() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = files_below(&top.join("docs"));
     pages.push(top.join("README.md"));
-    // A report that a program writes.
+    // Tables of figures.
     let counted = |path: &&PathBuf| {
         path.extension().is_some_and(|it| it == "md") && !path.ends_with("docs/benchmarks/compare.md")
     };

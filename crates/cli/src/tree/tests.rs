@@ -76,6 +76,9 @@ fn the_short_help_of_every_command_fits_a_screen_and_its_examples_are_commands()
             wrong.push(format!("{words} has no examples"));
         }
         for line in examples.lines() {
+            if line.chars().count() > 100 {
+                wrong.push(format!("{words}: {line} is wrapped"));
+            }
             // A remark may stand behind the command.
             let typed = line.trim().split("   ").next().unwrap_or_default().replace("HANDLE", HANDLE);
             if let Some(arguments) = pages::command(&typed)
@@ -87,6 +90,33 @@ fn the_short_help_of_every_command_fits_a_screen_and_its_examples_are_commands()
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_values_that_help_offers_are_accepted() {
+    let (mut tried, mut wrong) = (0, Vec::new());
+    for (words, command) in every_command() {
+        for argument in command.get_arguments() {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let offered = help.rsplit_once(": ").map(|(_, values)| values).unwrap_or_default();
+            let is_value =
+                |it: &&str| it.starts_with(|first: char| first.is_ascii_digit()) && !it.contains(' ');
+            for value in offered.trim_end_matches(']').split(", ").filter(is_value) {
+                let typed = match (argument.get_long(), argument.get_index()) {
+                    (Some(long), _) => format!("--{long}={value}"),
+                    (None, Some(1)) => value.to_owned(),
+                    _ => continue,
+                };
+                tried += 1;
+                let line = words.split(' ').chain([typed.as_str()]);
+                let refused = super::command().try_get_matches_from(line).err().map(|error| error.kind());
+                if let Some(ErrorKind::ValueValidation | ErrorKind::InvalidValue) = refused {
+                    wrong.push(format!("{words} offers {value}"));
+                }
+            }
+        }
+    }
+    assert!(tried >= 9 && wrong.is_empty(), "{tried} tried; {wrong:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Why a message could not be recalled.
 
 use delayline_amqp::AmqpError;
-use delayline_core::{codec::AppKey, shell::command, topology::if_missing};
+use delayline_core::{codec::AppKey, topology::if_missing};
 
 /// Why a message could not be recalled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,9 +15,9 @@ pub enum RecallError {
     },
     /// The application has no objects for recalling.
     #[error(
-        "messages of `{app}` cannot be recalled: it is not registered for recall ({text}). Run `{}`. Until \
-         then, its messages with an id are unroutable",
-        command(&["app", "add", app.as_str(), "--recall"])
+        "messages of `{app}` cannot be recalled: it is not registered for recall ({text}). To allow \
+         that, register it again with --recall (docs/how-to/recall.md). Until then, its messages with an id are \
+         unroutable"
     )]
     NotOffered {
         /// The application.

@@ -369,7 +369,7 @@ mod tests {
         let app = AppKey::new("billing").unwrap();
         let refusal =
             |code| RecallError::new(&app, AmqpError::Channel { code, text: "REASON".into() }).to_string();
-        assert!(refusal(404).contains("delayline app add billing --recall"), "{}", refusal(404));
+        assert!(refusal(404).contains("register it again with --recall"), "{}", refusal(404));
         assert!(refusal(403).contains("may not recall messages of `billing`: REASON"), "{}", refusal(403));
         assert!(refusal(406).contains("406"));
     }

@@ -254,8 +254,8 @@ impl Worker {
             let refused = match session.probe_publish(&exchange, &key).map_err(|error| error.to_string())? {
                 ProbeAnswer::Allowed | ProbeAnswer::Done => continue,
                 ProbeAnswer::Refused(text) => format!(
-                    "{text}. Give this user the right to retry: `{}`",
-                    command(&["app", "add", self.app.as_str(), "--may-retry"])
+                    "{text}. Give this user the right to retry: run `{}` with the flags it was registered with",
+                    command(&["app", "add", self.app.as_str(), "--may-retry", "--replace-permissions"])
                 ),
                 ProbeAnswer::Missing => format!("it does not exist; {}", if_missing()),
             };

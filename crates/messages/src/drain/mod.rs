@@ -49,7 +49,6 @@ mod sender;
 
 use delayline_amqp::{AmqpError, Session};
 use delayline_broker::ManagementError;
-use delayline_core::shell::command;
 use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, Queue, if_missing},
@@ -79,8 +78,8 @@ pub enum DrainError {
     },
     /// The application has no queue of recalled messages.
     #[error(
-        "messages of `{app}` cannot be recalled: it was registered without recall. Run `{}`",
-        command(&["app", "add", app.as_str(), "--recall"])
+        "messages of `{app}` cannot be recalled: it was registered without recall. To allow that, register it \
+         again with --recall (docs/how-to/recall.md)"
     )]
     NotOffered {
         /// The application.

@@ -151,7 +151,7 @@ pub fn discard_app(
             found += theirs;
             report.add(&queue.name, if dry_run { theirs } else { drained.discarded });
         }
-        report.unfinished = found > 0 && !dry_run;
+        report.unfinished = found > 0 && !dry_run && !report.ended();
         if found == 0 || dry_run {
             break;
         }

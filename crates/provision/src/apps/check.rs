@@ -3,12 +3,17 @@
 
 use serde::Serialize;
 
-use crate::{apps::AppSpec, apps::AppUser, apps::limits, apps::rights::may_park};
+use crate::{
+    apps::AppSpec,
+    apps::AppUser,
+    apps::limits,
+    apps::surroundings::{Other, others, parks, snapshot},
+};
 use delayline_amqp::{
     AmqpError, ProbeAnswer, Session,
     broker::{Broker, Credentials, Secret},
 };
-use delayline_broker::{ManagementApi, NOTHING, QueueInfo, Scope, Snapshot};
+use delayline_broker::{ManagementApi, NOTHING, QueueInfo};
 use delayline_core::{
     codec::{AppKey, Delay, Level, MessageId, RoutingKey},
     topology::{Binding, Endpoint, Topology},
@@ -79,8 +84,10 @@ pub fn check_app(
     let limits = limits(session.server_version().as_deref(), &user.name);
     let mut check = Checking { session: &mut session, probes: Vec::new() };
     let mut unchecked = Vec::new();
-    let others = others(settings, topology, spec, user, &mut unchecked);
-    check.publishing(topology, spec, user, &others)?;
+    let snapshot = snapshot(settings, topology, spec);
+    let others = others(snapshot.as_ref(), topology, spec, user, &mut unchecked);
+    let parks = parks(snapshot.as_ref(), topology, spec, user, &mut unchecked);
+    check.publishing(topology, spec, user, (&others, parks))?;
     if check.probes.is_empty() {
         unchecked.push("everything: the broker takes any `user_id` from this user".into());
     } else {
@@ -111,44 +118,6 @@ fn recallable_key(app: &AppKey) -> String {
     let id = MessageId::new("delayline-check").expect("it is an id");
     let key = RoutingKey::new(Delay::ZERO, app.clone());
     key.with_id(id).expect("there is room for it").encode()
-}
-
-/// Another application, and its queue if that is known.
-type Other = (AppKey, Option<String>);
-
-/// The other bound applications. The management API is asked with our own user.
-fn others(
-    settings: &Settings,
-    topology: &Topology,
-    spec: &AppSpec,
-    user: &AppUser,
-    unchecked: &mut Vec<String>,
-) -> Vec<Other> {
-    let scope = Scope::Set(topology, &[]);
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope)
-        .unwrap_or_else(|error| Err(error.to_string()));
-    let bindings = match snapshot {
-        Ok(snapshot) => snapshot.app_bindings(topology),
-        Err(reason) => {
-            unchecked.push(format!("the keys and queues of the other applications: {reason}"));
-            return Vec::new();
-        }
-    };
-    let mut others: Vec<_> = bindings
-        .into_iter()
-        .filter_map(|binding| {
-            let app = RoutingKey::app_of_pattern(&binding.key).ok()?;
-            let queue = match binding.destination {
-                Endpoint::Queue(name) => Some(name),
-                Endpoint::Exchange(_) => None,
-            };
-            let theirs = user.may_publish.contains(&app) || user.may_recall.contains(&app);
-            (app != spec.app && !theirs).then_some((app, queue))
-        })
-        .collect();
-    others.sort_unstable();
-    others.dedup();
-    others
 }
 
 /// Rights of the user beyond single names.
@@ -229,7 +198,7 @@ impl Checking<'_> {
         topology: &Topology,
         spec: &AppSpec,
         user: &AppUser,
-        others: &[Other],
+        (others, parks): (&[Other], Option<bool>),
     ) -> Result<(), AdminError> {
         let names = topology.names();
         let entry = names.entry();
@@ -269,9 +238,11 @@ impl Checking<'_> {
         for exchange in levels.chain([names.dispatch(), names.unroutable()]).chain(of_recall) {
             self.publish(&exchange, &own, format!("publish to `{exchange}`"), false)?;
         }
-        for (exchange, may) in [(names.retry(), user.may_retry), (names.parked(), may_park(spec, user))] {
-            let what = format!("publish its own key to `{exchange}`");
-            self.publish(&exchange, spec.app.as_str(), what, may)?;
+        for (exchange, may) in [(names.retry(), Some(user.may_retry)), (names.parked(), parks)] {
+            if let Some(may) = may {
+                let what = format!("publish its own key to `{exchange}`");
+                self.publish(&exchange, spec.app.as_str(), what, may)?;
+            }
             self.publish(&exchange, garbage, format!("publish another key to `{exchange}`"), false)?;
         }
         let schedules = others.iter().map(|(app, _)| (names.schedules_of(app), false));

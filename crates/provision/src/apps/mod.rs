@@ -13,6 +13,7 @@ mod request;
 mod rights;
 mod spec;
 mod steps;
+mod surroundings;
 mod unfit;
 
 pub use add::{AddReport, add_app};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use delayline_amqp::{HAND_OVER, Session};
-use delayline_broker::{ManagementApi, Snapshot, is_of_program};
+use delayline_broker::{ManagementApi, QueueInfo, Snapshot, is_of_program};
 use delayline_core::{
     codec::AppKey,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Object, Queue, Rejected, Topology},
@@ -87,6 +87,15 @@ pub struct RemoveRefusal {
     /// Whether a signal came: then everything that was closed was opened again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+}
+
+impl RemoveRefusal {
+    /// Whether messages, recalls, schedules or consumers would be lost or cut off, so that waiting helps.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        let messages = !self.waiting.is_empty() || self.journalled.messages > 0;
+        messages || !self.consumed.is_empty() || self.recalls > 0 || self.schedules > 0
+    }
 }
 
 impl fmt::Display for RemoveRefusal {
@@ -312,9 +321,7 @@ impl Belongings {
 }
 
 fn refused(refusal: &RemoveRefusal, force: bool) -> bool {
-    let in_use = !refusal.waiting.is_empty() || !refusal.consumed.is_empty() || refusal.recalls > 0;
-    let in_use = in_use || refusal.journalled.messages > 0 || refusal.schedules > 0;
-    !refusal.conflicts.is_empty() || !force && in_use
+    !refusal.conflicts.is_empty() || !force && refusal.is_in_use()
 }
 
 fn belongings(
@@ -416,6 +423,21 @@ fn program(topology: &Topology, app: &AppKey, binding: &Binding) -> String {
     }
 }
 
+/// The queue of another application, or of anyone else, that dead-letters messages to a queue: a landing queue,
+/// for example.
+fn fed_by<'a>(topology: &Topology, app: &AppKey, name: &str, snapshot: &'a Snapshot) -> Option<&'a str> {
+    let own = [topology.names().paused(app), topology.names().landing(app)];
+    let feeds = |info: &&QueueInfo| {
+        let argument = |key: &str, policy: &str| {
+            info.arguments.get(key).or_else(|| info.policy_value(policy)).and_then(|value| value.as_str())
+        };
+        let exchange = argument("x-dead-letter-exchange", "dead-letter-exchange");
+        let key = argument("x-dead-letter-routing-key", "dead-letter-routing-key");
+        info.name != name && !own.contains(&info.name) && exchange == Some("") && key == Some(name)
+    };
+    snapshot.queues.values().find(feeds).map(|info| info.name.as_str())
+}
+
 /// Why a queue must not be deleted.
 fn stays(
     topology: &Topology,
@@ -431,6 +453,9 @@ fn stays(
     });
     if let Some(other) = other {
         return Ok(Some(format!("it is bound to exchange `{}` as well", other.source)));
+    }
+    if let Some(other) = fed_by(topology, app, name, snapshot) {
+        return Ok(Some(format!("it gets the messages of queue `{other}` as well")));
     }
     for rejected in [None, Some(Rejected::Retried), Some(Rejected::Parked)] {
         let wanted = topology.app_queue(app, name, rejected);

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 
 use delayline_broker::{
-    NOTHING, Pattern, Permission, RECALL_ID, TopicPermission, alternatives, any_of, delays_pattern, exactly,
-    names_pattern, permits,
+    NOTHING, Pattern, Permission, QueueInfo, RECALL_ID, TopicPermission, alternatives, any_of,
+    delays_pattern, exactly, names_pattern, permits,
 };
-use delayline_core::{codec::WORDS, topology::Topology};
+use delayline_core::{
+    codec::{AppKey, WORDS},
+    topology::{Rejected, Topology},
+};
 
 use super::{AppSpec, AppUser};
 
@@ -83,13 +86,24 @@ pub(super) fn may_park(spec: &AppSpec, user: &AppUser) -> bool {
     user.may_retry || spec.keeps_rejected()
 }
 
+/// Whether an existing queue dead-letters rejected messages as the queue of an application with retries does.
+pub(super) fn keeps_rejected(topology: &Topology, app: &AppKey, queue: &QueueInfo) -> bool {
+    [Rejected::Retried, Rejected::Parked].into_iter().any(|rejected| {
+        let wanted = topology.app_queue(app, &queue.name, Some(rejected)).arguments;
+        let mut wanted = wanted.iter().filter(|(name, _)| name.starts_with("x-dead-letter-"));
+        wanted.all(|(name, value)| {
+            queue.arguments.get(name).and_then(|found| found.as_str()) == Some(value.to_string().as_str())
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{apps::AppQueue, apps::Delivery};
     use delayline_broker::{apps_in, names_in};
     use delayline_core::{
-        codec::{AppKey, Delay, RoutingKey},
+        codec::{Delay, RoutingKey},
         topology::{JournalSettings, RecallSettings, TopologySettings},
     };
 
@@ -160,10 +174,7 @@ mod tests {
 
     #[test]
     fn an_application_with_retries_may_park_its_own_messages() {
-        let queue = AppQueue {
-            rejected: Some(delayline_core::topology::Rejected::Retried),
-            ..AppQueue::new("billing-in")
-        };
+        let queue = AppQueue { rejected: Some(Rejected::Retried), ..AppQueue::new("billing-in") };
         let spec = AppSpec { delivery: Delivery::Direct(queue), ..spec("billing", user("svc")) };
         let (permission, topics) = of(&spec);
         assert_eq!(permission.write, r"^(delay|delay\.parked)\z");

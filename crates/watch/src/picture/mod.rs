@@ -39,7 +39,7 @@ pub use kept::KeptView;
 pub use layouts::{LayoutView, watch_layouts};
 pub use live::{Live, Watch};
 pub use model::{
-    AppRetries, BrokerView, CanaryView, Checkup, Forecast, GatewayView, Lateness, Level, Picture, ProbeView,
-    Rates, RecallView, ScheduleView, SchedulesView, SetView,
+    AppRetries, BrokerView, CanaryView, Checkup, Forecast, GatewayView, LandingView, Lateness, Level,
+    Picture, ProbeView, Rates, RecallView, ScheduleView, SchedulesView, SetView,
 };
 pub use verdict::{Remark, Verdict};

@@ -68,6 +68,9 @@ pub struct Picture {
     /// The bindings of the dispatch exchange; `None` without the management API, and on the
     /// page of a daemon.
     pub apps: Option<Vec<AppBinding>>,
+    /// Landing queues, and queues of paused applications, whose due messages have not moved on; `None` without
+    /// the management API.
+    pub landings: Option<Vec<LandingView>>,
     /// Recalls and recalled messages, by application; `None` without the management API.
     pub recalls: Option<Vec<RecallView>>,
     /// The gateways of the set; `None` without the management API.
@@ -186,6 +189,22 @@ pub struct AppRetries {
     pub last_minute: u64,
     /// Messages that were parked.
     pub parked: u64,
+}
+
+/// A landing queue, or the queue of a paused application, with due messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct LandingView {
+    /// The app key.
+    pub app: String,
+    /// The name of the queue.
+    pub queue: String,
+    /// Due messages that have just come, so that it is not known yet whether they move.
+    pub open: u64,
+    /// Due messages that do not move: the application's queue or exchange does not accept them.
+    pub stuck: u64,
+    /// Since when it has had stuck messages, as far as that was observed.
+    pub stuck_since: Option<Timestamp>,
 }
 
 /// A gateway for `x-delay`. Its problems are among the findings.

@@ -52,6 +52,7 @@ pub(super) fn nothing(settings: &Settings, topology: &Topology) -> Picture {
         checkup: None,
         apps: None,
         unchecked: Vec::new(),
+        landings: None,
         recalls: None,
         gateways: None,
         schedules: None,

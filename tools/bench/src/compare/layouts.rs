@@ -252,4 +252,10 @@ mod tests {
     fn a_message_waits_first_in_the_level_of_its_highest_bit() {
         assert_eq!([1, 5, 60].map(|delay| first_level(delay).unwrap().number()), [0, 2, 5]);
     }
+    #[test]
+    fn the_pages_have_the_number_of_layouts() {
+        assert_eq!(WAYS.len(), 10);
+        assert!(include_str!("../../../../docs/benchmarks/README.md").contains("measures ten layouts"));
+        assert!(include_str!("../../../../CHANGELOG.md").contains("compares ten ways"));
+    }
 }

@@ -186,22 +186,22 @@ impl Who {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "What its user may do")]
 struct Powers {
-    /// Also let it publish the keys of these applications
+    /// Also publish the keys of these applications
     #[arg(long, value_name = "APP,…", value_delimiter = ',', value_parser = values::app)]
     may_publish: Vec<AppKey>,
     /// The longest delay it may publish
     #[arg(long, value_name = "DELAY", value_parser = values::delay)]
     max_delay: Option<Delay>,
-    /// Let it bind its queue itself, under its own key; see docs/explanation/security.md
+    /// Bind its queue itself, under its own key; see docs/explanation/security.md
     #[arg(hide_short_help = true, long)]
     may_bind: bool,
-    /// Let it publish to the retry and parked exchanges, under its own key
+    /// Publish to the retry and parked exchanges, under its own key
     #[arg(hide_short_help = true, long)]
     may_retry: bool,
-    /// Let it manage its own schedules, named APP/NAME
+    /// Manage its own schedules, named APP/NAME
     #[arg(long, conflicts_with = "publish_only")]
     schedules: bool,
-    /// Also let it publish messages of these applications with an id, and recall any of them
+    /// Also publish messages of these applications with an id, and recall any of them
     #[arg(hide_short_help = true, long, value_name = "APP,…", value_delimiter = ',', value_parser = values::app)]
     may_recall: Vec<AppKey>,
     /// It only publishes and consumes nothing

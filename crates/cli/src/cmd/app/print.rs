@@ -10,9 +10,8 @@ use delayline_core::codec::AppKey;
 use delayline_settings::Settings;
 
 use delayline_term::{
-    Code, Failure, Output, change, findings, output::aside, output::counted, output::counted_if_known,
-    output::dry_run, output::grouped, output::known, output::not_installed, output::unchanged, table::table,
-    text::readable,
+    Code, Failure, Output, change, findings, output::counted, output::counted_if_known, output::dry_run,
+    output::grouped, output::known, output::not_installed, output::unchanged, table::table, text::readable,
 };
 
 use super::handout::Handout;
@@ -105,9 +104,9 @@ pub(crate) fn removed(
             let wait = "Wait until the messages are processed and stop the consumers, or use --force to lose them \
                         (--keep-queue keeps the queue).";
             let unbound = refusal.unbound_meanwhile.then_some(unbound.as_str());
-            let wait = refusal.conflicts.is_empty().then_some(wait);
+            let wait = (refusal.conflicts.is_empty() && refusal.is_in_use()).then_some(wait);
             let advice: Vec<_> = unbound.into_iter().chain(wait).collect();
-            return change::refused(refusal, &advice, output);
+            return change::refused(refusal, refusal.interrupted, &advice, output);
         }
     };
     if output.json {
@@ -197,11 +196,8 @@ pub(crate) fn discarded(
         _ => String::new(),
     };
     output.line(format!("{head}{total} for `{}` {verb}", report.app))?;
-    if let Some(failure) = &report.failure {
-        aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
-    } else if report.interrupted {
-        output.line("interrupted; run it again to continue")?;
-    } else if report.unfinished {
+    change::ended_early(report.failure.as_deref(), report.interrupted, output)?;
+    if report.unfinished {
         output
             .line("messages keep arriving; an application may still publish. Stop it, then run this again")?;
     }

@@ -12,8 +12,8 @@ use delayline_core::message::headers;
 use delayline_settings::Settings;
 
 use delayline_term::{
-    Code, Failure, Output, findings, output::aside, output::counted, output::dry_run, output::grouped,
-    output::unchanged, table::table, text::ago, text::readable, time::date,
+    Code, Failure, Output, change, findings, output::aside, output::counted, output::dry_run,
+    output::grouped, output::unchanged, table::table, text::ago, text::readable, time::date,
 };
 
 use super::Kind;
@@ -337,11 +337,7 @@ fn ending(drained: &Drained, output: &mut Output) -> Result<(), Failure> {
             counted(drained.in_doubt, "message")
         ))?;
     }
-    if let Some(failure) = &drained.failure {
-        aside(format!("{} {failure}; run it again to continue", "ended early:".red().bold()));
-    } else if drained.interrupted {
-        output.line("interrupted; run it again to continue")?;
-    }
+    change::ended_early(drained.failure.as_deref(), drained.interrupted, output)?;
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline scheduled recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.invoice-17-1@1767222000000
+  delayline scheduled recall delay.0000.0000.0000.0000.0000.0101.1010.billing.~.17-1@1767222000000
   delayline scheduled recall --wait < handles.txt
   delayline scheduled recall --app billing --id invoice-17-1
   delayline scheduled recall --app billing --due-after 18:00 --due-before 19:00 --dry-run

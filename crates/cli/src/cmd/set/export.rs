@@ -13,7 +13,7 @@ use delayline_term::{Code, Failure, Output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  delayline export > definitions.json           then: rabbitmqctl import_definitions definitions.json
+  delayline export > set.json                   then: rabbitmqctl import_definitions set.json
   delayline export --format terraform > delayline.tf.json
   delayline export --file platform.toml         with its applications and gateways
 

@@ -83,7 +83,7 @@ fn show(
             ];
             let advice: Vec<_> =
                 advice.into_iter().filter_map(|(of_use, line)| of_use.then_some(line)).collect();
-            return change::refused(&refusal, &advice, output);
+            return change::refused(&refusal, refusal.interrupted, &advice, output);
         }
     };
     let code = if report.foreign.is_empty() { Code::Done } else { Code::Problem };

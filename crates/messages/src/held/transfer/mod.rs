@@ -152,7 +152,7 @@ pub fn transfer(
         }
         // A message between two levels was in neither when they were read.
         let there: u64 = sites.iter().map(|site| site.ready_now(&mut counting)).sum();
-        report.unfinished = report.moved > before || there > report.stay();
+        report.unfinished = !report.ended() && (report.moved > before || there > report.stay());
         if !report.unfinished {
             break;
         }

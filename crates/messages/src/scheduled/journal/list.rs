@@ -17,7 +17,7 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
-use crate::{drain::Sample, error::AdminError, scheduled::recalled_keys};
+use crate::{drain::Sample, drain::recorded, error::AdminError, scheduled::recalled_keys};
 
 use super::{JournalRead, ScheduleFilter, ScheduleState, ScheduledMessage, entry::Entry, reader::Reading};
 
@@ -97,7 +97,8 @@ impl FoundMessage {
     fn new(message: ScheduledMessage, delivery: &Delivery, body_bytes: usize, unchecked: &[String]) -> Self {
         Self {
             message: ScheduledMessage { bytes: None, ..message },
-            sample: Sample::new(delivery, body_bytes),
+            // A journal gets its copy before the message is due.
+            sample: Sample { arrived: recorded(delivery), ..Sample::new(delivery, body_bytes) },
             unchecked: unchecked.to_vec(),
             body: delivery.body.clone(),
             properties: delivery.properties.clone(),

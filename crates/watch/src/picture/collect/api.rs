@@ -3,12 +3,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use delayline_admin::{AppBinding, RecallStats};
-use delayline_broker::{Alarm, Look, NO_STATISTICS, QueueCounts, QueueInfo, Reading, remembered};
+use delayline_broker::{
+    Alarm, Look, ManagementApi, NO_STATISTICS, QueueCounts, QueueInfo, Reading, remembered,
+};
 use delayline_core::topology::Queue;
 use delayline_settings::NO_MANAGEMENT;
+use jiff::Timestamp;
 
 use super::{
-    super::{Level, services},
+    super::{LandingView, Level, handing_on::HandingOn, services},
     Collector,
 };
 
@@ -64,34 +67,38 @@ impl Collector {
             let of_level =
                 self.topology.queues().filter(|queue| queue.level.is_some_and(|it| it == level.level));
             for queue in of_level.filter_map(|queue| queues.get(queue.name.as_str())) {
-                let name = queue.name.as_str();
-                let Some(due) = queue.messages_dlx else {
+                let Some(seen) = note(&mut self.handing_on, api, (vhost, queue), now)? else {
                     handing_on = None;
                     break;
                 };
-                // The broker has counts from before the first look.
-                if due > 0 && self.handing_on.is_new(name) {
-                    let looks = remembered(api, vhost, queue).map_err(|error| error.to_string())?;
-                    self.handing_on.begin_with(name, now, &looks);
-                }
-                let (messages, reductions) = (queue.messages.unwrap_or(0).max(due), queue.reductions);
-                self.handing_on.note(name, now, Look { due, messages, reductions });
-                handing_on = handing_on.map(|sum| sum + due);
-                open += if self.handing_on.is_open(name) { due } else { 0 };
-                if let Some((count, since)) = self.handing_on.stuck(name) {
-                    all_stuck += count.min(due);
-                    first = Some(first.map_or(since, |first: Duration| first.min(since)));
-                }
+                handing_on = handing_on.map(|sum| sum + seen.due);
+                open += seen.open;
+                all_stuck += seen.stuck;
+                first = first.into_iter().chain(seen.since).min();
             }
             if handing_on.is_none() {
                 level.forget_dead_letters();
                 continue;
             }
             (level.handing_on, level.open, level.stuck) = (handing_on, Some(open), Some(all_stuck));
-            let ago = |since: Duration| at.checked_sub(now.saturating_sub(since)).unwrap_or(at);
-            level.stuck_since =
-                first.map(|since| level.stuck_since.map_or(ago(since), |known| known.min(ago(since))));
+            level.stuck_since = began((at, now), first, level.stuck_since);
         }
+        let last = self.last.landings.take().unwrap_or_default();
+        let mut landings = Vec::new();
+        for queue in queues.values() {
+            let Some(app) = self.topology.names().app_of_landing(&queue.name) else { continue };
+            let Some(seen) = note(&mut self.handing_on, api, (vhost, queue), now)? else { continue };
+            let known = last.iter().find(|last| last.queue == queue.name).and_then(|last| last.stuck_since);
+            landings.push(LandingView {
+                app: app.to_owned(),
+                queue: queue.name.clone(),
+                open: seen.open,
+                stuck: seen.stuck,
+                stuck_since: began((at, now), seen.since, known),
+            });
+        }
+        landings.retain(|it| it.open + it.stuck > 0);
+        self.last.landings = Some(landings);
         Ok(())
     }
 
@@ -100,6 +107,7 @@ impl Collector {
         self.last.apps = None;
         self.last.broker.alarms = None;
         self.api_silence = None;
+        self.last.landings = None;
         self.last.recalls = None;
         self.last.gateways = None;
         (self.entered, self.published) = (None, None);
@@ -109,6 +117,46 @@ impl Collector {
             level.forget_dead_letters();
         }
     }
+}
+
+/// The due messages of a queue.
+struct Due {
+    due: u64,
+    open: u64,
+    stuck: u64,
+    /// Since when it has had stuck messages.
+    since: Option<Duration>,
+}
+
+/// Notes the current count of a queue; `None` if the broker does not report its due messages.
+fn note(
+    seen: &mut HandingOn,
+    api: &ManagementApi,
+    (vhost, queue): (&str, &QueueInfo),
+    now: Duration,
+) -> Result<Option<Due>, String> {
+    let name = queue.name.as_str();
+    let Some(due) = queue.messages_dlx else { return Ok(None) };
+    // The broker has counts from before the first look.
+    if due > 0 && seen.is_new(name) {
+        let looks = remembered(api, vhost, queue).map_err(|error| error.to_string())?;
+        seen.begin_with(name, now, &looks);
+    }
+    let (messages, reductions) = (queue.messages.unwrap_or(0).max(due), queue.reductions);
+    seen.note(name, now, Look { due, messages, reductions });
+    let open = if seen.is_open(name) { due } else { 0 };
+    let (stuck, since) = seen.stuck(name).unzip();
+    Ok(Some(Due { due, open, stuck: stuck.map_or(0, |count: u64| count.min(due)), since }))
+}
+
+/// The time at which messages got stuck, from the time since the start and the time that was known before.
+fn began(
+    (at, now): (Timestamp, Duration),
+    since: Option<Duration>,
+    known: Option<Timestamp>,
+) -> Option<Timestamp> {
+    let began = at.checked_sub(now.saturating_sub(since?)).unwrap_or(at);
+    Some(known.map_or(began, |known| known.min(began)))
 }
 
 impl Level {

@@ -44,7 +44,7 @@ impl Verdict {
     #[must_use]
     pub fn of(picture: &Picture) -> Self {
         let mut remarks: Vec<_> =
-            [broker, alarms, set, stuck, canary, unroutable, parked, findings, handing_on, open]
+            [broker, alarms, set, stuck, landings, canary, unroutable, parked, findings, handing_on, open]
                 .iter()
                 .filter_map(|look| look(picture))
                 .collect();
@@ -97,7 +97,7 @@ fn well(picture: &Picture) -> String {
     match &picture.canary {
         Some(canary) if canary.running && canary.arrived > 0 => "Delays are on time.".into(),
         _ if picture.stuck.is_none() => CANNOT_COUNT.into(),
-        _ if picture.open > Some(0) => NOT_YET.into(),
+        _ if all_open(picture) > Some(0) => NOT_YET.into(),
         _ => "No message is stuck.".into(),
     }
 }
@@ -162,6 +162,23 @@ fn stuck(picture: &Picture) -> Option<Remark> {
     stuck_levels(&picture.levels, "")
 }
 
+/// The landing queues whose applications accept nothing.
+fn landings(picture: &Picture) -> Option<Remark> {
+    let stuck: Vec<_> = picture.landings.iter().flatten().filter(|it| it.stuck > 0).collect();
+    let count = messages(stuck.iter().map(|it| it.stuck).sum());
+    let text = match stuck.as_slice() {
+        [] => return None,
+        [one] => format!("Queue `{}` is stuck: `{}` does not accept {count}.", one.queue, one.app),
+        several => format!("{} applications do not accept {count}.", several.len()),
+    };
+    Some(remark(Severity::Problem, text))
+}
+
+/// The due messages of the levels and landing queues that have just come; `None` if unknown.
+fn all_open(picture: &Picture) -> Option<u64> {
+    Some(picture.open? + picture.landings.iter().flatten().map(|it| it.open).sum::<u64>())
+}
+
 /// The levels of the set, or `of` something else.
 fn stuck_levels(levels: &[Level], of: &str) -> Option<Remark> {
     let stuck: Vec<&Level> = levels.iter().filter(|level| level.stuck_since.is_some()).collect();
@@ -190,7 +207,7 @@ fn handing_on(picture: &Picture) -> Option<Remark> {
 
 /// Messages that have just come: whether they move is not known yet.
 fn open(picture: &Picture) -> Option<Remark> {
-    just_come(picture.open?, "")
+    just_come(all_open(picture)?, "")
 }
 
 /// The same of the set, or `of` something else.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::*;
-use crate::picture::{CanaryView, Checkup, sample};
+use crate::picture::{CanaryView, Checkup, LandingView, sample};
 use delayline_admin::{Finding, FindingCode};
 
 fn seen() -> Picture {
@@ -30,6 +30,29 @@ fn unknown_counts_are_not_reported_as_healthy() {
     assert_eq!(Verdict::of(&picture).headline, "Delays are on time.");
     picture.counted = Some(picture.at);
     assert_eq!(Verdict::of(&picture).headline, "No queue of the set `delay` can be seen.");
+}
+
+#[test]
+fn a_stuck_landing_queue_is_a_problem() {
+    let mut picture = seen();
+    let landing = |app: &str, open, stuck| LandingView {
+        app: app.into(),
+        queue: format!("delay.landing.{app}"),
+        open,
+        stuck,
+        stuck_since: None,
+    };
+    picture.open = Some(1);
+    picture.landings = Some(vec![landing("new", 7, 0)]);
+    let verdict = Verdict::of(&picture);
+    assert_eq!((verdict.severity, verdict.headline.as_str()), (None, "No message is known to be stuck yet."));
+    assert_eq!(verdict.more[0].text, "8 messages are due, and it is not known yet whether they move.");
+    picture.landings = Some(vec![landing("full", 0, 47)]);
+    let verdict = Verdict::of(&picture);
+    assert_eq!(verdict.headline, "Queue `delay.landing.full` is stuck: `full` does not accept 47 messages.");
+    assert_eq!(verdict.severity, Some(Severity::Problem));
+    picture.landings = Some(vec![landing("full", 0, 47), landing("gone", 0, 1)]);
+    assert_eq!(Verdict::of(&picture).headline, "2 applications do not accept 48 messages.");
 }
 
 #[test]
