@@ -56,7 +56,7 @@ Examples:
   delayline schedule add digest --app billing --cron @daily --body-file digest.json
   delayline schedule add heartbeat --app billing --every 15m --body ping
   delayline schedule add report --app billing --cron @monthly --missed all --missed-within 7d
-  delayline schedule add billing/digest --every 1h   as the user of an application with its own schedules
+  delayline schedule add billing/digest --every 1h   as the user of this application
 
 If the schedule exists, it is changed: messages published ahead are recalled and replaced.
 A local time that the clocks skip is right after the gap, one that they show twice is the
@@ -66,7 +66,7 @@ first of the two. An interval counts from --start, or else from 1970-01-01T00:00
     #[command(after_help = "\
 Examples:
   delayline schedule list
-  delayline schedule list --own billing         as the user of an application with its own schedules
+  delayline schedule list --own billing         as the user of this application
   delayline schedule list --json | jq '.schedules[] | select(.state == \"paused\") | .schedule'")]
     List(List),
     /// Show a schedule, with its next ten occurrences
