@@ -1,6 +1,6 @@
 //! Operations of a platform team on a set: install, verify, inspect, remove.
 //!
-//! Each function works on a [`Topology`](delayline_core::topology::Topology) and a broker, and returns
+//! Each function works on a `Topology` and a broker, and returns
 //! plain data for the command line or any other caller to show.
 
 pub use delayline_inspect::*;

@@ -187,7 +187,7 @@ impl<'a> Drain<'a> {
     ///
     /// ```no_run
     /// use delayline_core::topology::Topology;
-    /// use delayline_admin::drain::{Decision, Drain, Outgoing};
+    /// use delayline_messages::drain::{Decision, Drain, Outgoing};
     /// use delayline_settings::Settings;
     ///
     /// let settings = Settings::from_url("amqp://localhost")?;

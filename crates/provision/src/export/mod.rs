@@ -14,7 +14,7 @@ use delayline_core::topology::{Argument, Binding, Exchange, ExchangeKind, Object
 ///
 /// ```
 /// use delayline_core::topology::{Topology, TopologySettings};
-/// use delayline_admin::Export;
+/// use delayline_provision::Export;
 ///
 /// let topology = Topology::new(TopologySettings::default());
 /// let definitions = Export::new("orders").with_set(&topology).definitions();
