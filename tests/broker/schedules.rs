@@ -177,6 +177,8 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
 
         // A change replaces what waits: no message of both is missing, and none comes twice.
         spec.body = b"third".to_vec();
+        let is_ahead = || listed(&settings)[0].ahead > 0;
+        eventually("messages wait again", is_ahead);
         let changed = set(&settings, "news", &spec);
         assert_eq!(changed.outcome, Changed::Changed);
         all_recalled(&settings, &changed);
@@ -194,6 +196,7 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
 
         let id = schedules::run_now(&settings, &topology(&settings), &name("news")).unwrap();
         eventually("it is published once more", || inbox.next(PATIENCE).unwrap().id == id);
+        eventually("messages wait again", is_ahead);
         let removed = change(&settings, "news", Change::Remove);
         assert_eq!(removed.outcome, Changed::Removed);
         all_recalled(&settings, &removed);

@@ -21,7 +21,7 @@ fn daemon(settings: &Settings, user: &str) -> Daemon {
     // The log shows each failed attempt, but repeats a complaint only if it changes.
     command
         .args(["--no-retry", "--no-canary", "--no-web"])
-        .env("DELAYLINE_LOG", "info,delayline_admin=debug");
+        .env("DELAYLINE_LOG", "info,delayline_provision=debug");
     Daemon::with(tempfile::tempdir().unwrap(), command)
 }
 
