@@ -373,8 +373,7 @@ fn abandoned_messages_do_not_keep_others_out() {
 #[test]
 fn closing_counts_abandoned_messages() {
     let broker = Scripted::new(|_, _, _| vec![]);
-    // Else a slow test gives it up before it closes.
-    let router = broker.router(LONG, 10);
+    let router = broker.router(LONG, 10); // With SHORT, a slow test gives it up before it closes.
     let mut pipeline = router.pipeline();
     pipeline.push((), message("a"));
     drop(pipeline);
