@@ -215,7 +215,7 @@ fn stall_level_0(settings: &Settings) {
 
 #[test]
 fn canaries_whose_queues_take_nothing_leave_the_levels_to_others() {
-    let mut settings = installed(10);
+    let mut settings = installed(20);
     settings.canary.horizon = 9;
     let inbox = Inbox::open(&settings, "app");
     let canaries: Vec<_> = (0..SLOTS).map(|_| Running::start(&settings)).collect();

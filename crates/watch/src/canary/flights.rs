@@ -24,6 +24,8 @@ pub(super) struct Flights(BTreeMap<u64, Flight>);
 struct Flight {
     probe: Probe,
     due: Duration,
+    /// How often it was published.
+    copies: usize,
     /// Whether the broker may have it, or not.
     doubtful: bool,
 }
@@ -37,20 +39,30 @@ fn lane(probe: Probe) -> Lane {
 }
 
 impl Flights {
-    /// Whether another message of this probe may be sent.
+    /// Whether another message of this probe may be sent: there is a place in its lane, and no lane has
+    /// more than its share because of messages that took another way.
     pub(super) fn admits(&mut self, probe: Probe, now: Duration) -> bool {
         self.0.retain(|_, flight| !flight.doubtful || now < flight.due + GRACE);
-        self.0.values().filter(|flight| lane(flight.probe) == lane(probe)).count() < LANE
+        let mut lanes = BTreeMap::from([(lane(probe), 1)]);
+        self.0.values().for_each(|flight| *lanes.entry(lane(flight.probe)).or_default() += flight.copies);
+        lanes.into_values().all(|copies| copies <= LANE)
     }
 
     /// Notes a message that is sent now.
     pub(super) fn sent(&mut self, id: u64, probe: Probe, due: Duration) {
-        self.0.insert(id, Flight { probe, due, doubtful: false });
+        self.0.insert(id, Flight { probe, due, copies: 1, doubtful: false });
     }
 
     /// Notes a message that has arrived, or that was not published.
     pub(super) fn ended(&mut self, id: u64) {
         self.0.remove(&id);
+    }
+
+    /// Notes that a message takes the way of another probe, or takes its way several times.
+    pub(super) fn rerouted(&mut self, id: u64, probe: Probe, copies: usize) {
+        if let Some(flight) = self.0.get_mut(&id) {
+            (flight.probe, flight.copies) = (probe, copies);
+        }
     }
 
     /// Notes a message whose confirm did not come.
@@ -128,6 +140,21 @@ mod tests {
         flights.sent(2, probe(3), s(9));
         flights.sent(3, probe(5), s(9));
         assert!(!flights.admits(probe(127), s(9)));
+    }
+
+    #[test]
+    fn messages_on_another_way_keep_their_places_there() {
+        let mut flights = Flights::default();
+        for id in 0..2 {
+            flights.sent(id, probe(4), s(4));
+        }
+        flights.rerouted(0, probe(3), 1);
+        assert!(flights.admits(probe(4), s(2)) && flights.admits(probe(5), s(2)));
+        flights.rerouted(1, probe(3), 2);
+        // The lane is overfull: another message could take this way as well.
+        assert!(!flights.admits(probe(4), s(20)));
+        flights.ended(1);
+        assert!(flights.admits(probe(4), s(20)));
     }
 
     #[test]

@@ -157,10 +157,20 @@ impl Ledger {
         self.flights.ended(id);
     }
 
-    /// Notes that this message is no longer expected: the broker may not have accepted it, or
-    /// it went another way.
+    /// Notes that this message is no longer expected: the broker may not have accepted it.
     pub fn withdrawn(&mut self, id: u64) {
         self.flights.doubtful(id);
+        self.forget(id);
+    }
+
+    /// Notes that the broker accepted this message, but for the way of another probe, or several times.
+    /// It is not expected, and may still wait in a level.
+    pub fn rerouted(&mut self, id: u64, probe: Probe, copies: u32) {
+        self.flights.rerouted(id, probe, copies as usize);
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: u64) {
         if let Some(expected) = self.expected.remove(&id)
             && expected.confirmed
         {

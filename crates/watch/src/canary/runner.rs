@@ -216,7 +216,7 @@ impl Canary {
                 if receipt.delay == asked && receipt.publishes == 1 {
                     inner.ledger.confirmed(id);
                 } else {
-                    inner.ledger.withdrawn(id);
+                    inner.ledger.rerouted(id, Probe::new(receipt.delay), receipt.publishes);
                 }
             }
             Err(error) => {

@@ -102,7 +102,9 @@ fn a_network_that_comes_and_goes_blames_no_message_and_connects_less_and_less_of
     // Each connection ends at once, so pauses of 0.1, 0.2, 0.4, 0.8 s and so on are between them.
     let broker = Scripted::new(|_, _, _| vec![Event::Ended]);
     let error = broker.router(Duration::from_secs(2), 10).publish(message("a")).unwrap_err();
-    assert!(matches!(error.cause(), Cause::NotConnected { .. }), "{error}");
+    // The deadline can pass just after it was sent.
+    let blamed = !matches!(error.cause(), Cause::NotConnected { .. } | Cause::Unconfirmed { .. });
+    assert!(!blamed, "{error}");
     let connections = broker.connections.load(Ordering::SeqCst);
     assert!(connections <= 6, "{connections}");
 }

@@ -97,6 +97,8 @@ fn what_was_withdrawn_is_not_expected() {
     ledger.withdrawn(1);
     send(&mut ledger, 2, 10);
     ledger.withdrawn(2);
+    send(&mut ledger, 3, 10);
+    ledger.rerouted(3, probe(3), 1);
     let figures = ledger.figures(s(1_000));
     assert_eq!((figures.expected, figures.total(|probe| probe.sent)), (0, 0));
 }
