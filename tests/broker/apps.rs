@@ -19,6 +19,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{self, NO_SIGNAL, PATIENCE, app, raw};
 
 const PASSWORD: &str = "of-an-app";
@@ -264,7 +265,7 @@ fn a_check_finds_what_a_user_may_do_and_does_nothing() {
     }
     let mut session = Session::open(&settings.broker).unwrap();
     for queue in ["billing", "orders", "delay.unroutable", "delay.retry", "delay.parked"] {
-        assert_eq!(session.queue_depth(queue).unwrap().unwrap().ready, 0, "{queue}");
+        assert_eq!(session.counts(queue).unwrap().unwrap().ready, 0, "{queue}");
     }
     assert_eq!(admin::verify(&settings, &topology(&settings)).unwrap().findings, []);
     // If the broker lets a user publish in any name, this check cannot learn anything.
@@ -345,8 +346,8 @@ fn a_full_target_behind_a_landing_queue_stalls_only_its_own_application() {
     assert!(report.discarded.iter().any(|it| it.queue == "delay.landing.full"), "{report:?}");
     let report = admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
     assert!(report.removed.contains(&"queue `delay.landing.plain`".to_owned()), "{report:?}");
-    assert!(session.queue_depth("delay.landing.choosy").unwrap().is_none());
-    assert!(session.queue_depth("chosen").unwrap().is_some());
+    assert!(session.counts("delay.landing.choosy").unwrap().is_none());
+    assert!(session.counts("chosen").unwrap().is_some());
 }
 
 #[test]
@@ -425,6 +426,6 @@ fn a_queue_without_a_dead_letter_exchange_is_a_conflict_with_advice() {
         other => panic!("{other:?}"),
     }
     common::eventually("the rejected message is in the retry queue", || {
-        session.queue_depth("delay.retry").unwrap().unwrap().ready == 1
+        session.counts("delay.retry").unwrap().unwrap().ready == 1
     });
 }

@@ -10,6 +10,7 @@ use delayline_core::{
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, eventually, eventually_seen, install, installed, lateness, status, topology,
 };
@@ -106,7 +107,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
         assert_eq!(inbox.next(PATIENCE).unwrap().body, b"past it", "level 0 is not stalled");
     };
     let flows = || assert!(inbox.next(PATIENCE).is_some(), "level 0 is stalled");
-    let unroutable = |session: &mut Session| session.queue_depth("delay.unroutable").unwrap().unwrap().ready;
+    let unroutable = |session: &mut Session| session.counts("delay.unroutable").unwrap().unwrap().ready;
     send(&settings, "app", 1, 1);
     flows();
 
@@ -123,7 +124,7 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     assert_eq!(report.findings[0].apps, ["greedy"], "{report:#?}");
     session.unbind(&greedy).unwrap();
     flows();
-    let full = session.queue_depth("full").unwrap().unwrap().ready;
+    let full = session.counts("full").unwrap().unwrap().ready;
     eventually("the remaining messages are unroutable", || unroutable(&mut session) >= 100 - full);
 
     // The same, but the queue gets a consumer.
@@ -155,5 +156,5 @@ fn a_level_that_is_stalled_flows_again_when_doctors_advice_is_followed() {
     let destination = Endpoint::Queue("found".into());
     session.bind(&Binding { source: "void".into(), destination, key: "#".into() }).unwrap();
     flows();
-    eventually("all messages were delivered", || session.queue_depth("found").unwrap().unwrap().ready >= 100);
+    eventually("all messages were delivered", || session.counts("found").unwrap().unwrap().ready >= 100);
 }

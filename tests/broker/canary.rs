@@ -16,6 +16,7 @@ use delayline_settings::Settings;
 use delayline_watch::canary::{Canary, CanaryState, Figures, GRACE, Probe, SLOTS, Watched};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, mortal_node,
     permit, refusing, revive, shared_node, status, topology,
@@ -129,7 +130,7 @@ fn messages_of_an_ended_canary_are_ignored() {
     drop(first);
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("the slot is free", || {
-        session.queue_depth("delay.canary.0").unwrap().is_none_or(|depth| depth.consumers == 0)
+        session.counts("delay.canary.0").unwrap().is_none_or(|depth| depth.consumers == 0)
     });
     // Messages that the first canary left in the levels arrive here, in the same slot.
     let second = Running::start(&settings);

@@ -13,6 +13,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{Inbox, PATIENCE, app, eventually_seen, http, install, installed, shared_node, topology};
 
 /// Messages for a queue that refuses them.
@@ -197,6 +198,6 @@ fn an_overflow_by_policy_loses_messages_and_is_found() {
     let level = || http(&node, "GET", &format!("queues/{vhost}/delay.level.00"), &Json::Null);
     eventually_seen("the level is empty again", level, |level| level["messages"] == 0);
     let mut session = Session::open(&settings.broker).unwrap();
-    assert_eq!(session.queue_depth("full").unwrap().unwrap().ready, 1);
+    assert_eq!(session.counts("full").unwrap().unwrap().ready, 1);
     http(&node, "DELETE", &format!("policies/{vhost}/drop"), &Json::Null);
 }

@@ -15,6 +15,7 @@ use delayline_core::{
 };
 use delayline_node::PrivateNode;
 
+use crate::common::Counting;
 use crate::{
     common::{PATIENCE, app, disturbed_node, eventually, vhost, vhost_on},
     proxy::{Valve, proxy},
@@ -34,20 +35,20 @@ fn is_silent(error: &AmqpError) -> bool {
 fn a_broker_that_falls_silent_is_given_up() {
     let node = &disturbed_node();
     let (mut counting, mut consuming) = (impatient(node), impatient(node));
-    assert_eq!(counting.queue_depth("nothing").unwrap(), None);
+    assert_eq!(counting.counts("nothing").unwrap(), None);
     let queue = consuming.declare_own_queue().unwrap();
     node.pause();
-    let error = counting.queue_depth("nothing").unwrap_err();
+    let error = counting.counts("nothing").unwrap_err();
     assert!(is_silent(&error) && error.to_string().contains("overloaded or stopped"), "{error}");
     // This session must open another channel first.
     let error = consuming.consume(&queue, 1).unwrap_err();
     assert!(is_silent(&error), "{error}");
     // The session stays closed.
-    assert!(matches!(counting.queue_depth("nothing"), Err(AmqpError::Lost { .. })));
+    assert!(matches!(counting.counts("nothing"), Err(AmqpError::Lost { .. })));
     node.resume();
     eventually("another session works", || {
         let settings = node.settings().build().unwrap();
-        Session::open(&settings.broker).is_ok_and(|mut session| session.queue_depth("nothing").is_ok())
+        Session::open(&settings.broker).is_ok_and(|mut session| session.counts("nothing").is_ok())
     });
 }
 

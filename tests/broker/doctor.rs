@@ -22,6 +22,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{
     self, Inbox, PATIENCE, app, eventually, eventually_seen, http, install, new_set, not_tested::not_tested,
     raw, shared_node, topology, vhost,
@@ -317,7 +318,7 @@ fn unroutable_messages_are_found_with_their_application() {
     // The finding appears at once, although the management API shows the messages only after some
     // seconds.
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("a message is there", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready > 0);
+    eventually("a message is there", || session.counts("delay.unroutable").unwrap().unwrap().ready > 0);
     assert!(codes(&look(&settings)).contains(&MalformedMessages));
     let [nobody, malformed, growing] =
         found_all(&settings, [NobodyBound, MalformedMessages, UnroutableGrowing]);

@@ -21,6 +21,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{
     eventually, eventually_seen, http, installed,
     keeping::{self, number},
@@ -48,7 +49,7 @@ fn holding(count: usize) -> (Settings, Session) {
 }
 
 fn ready(session: &mut Session, queue: &str) -> u32 {
-    session.queue_depth(queue).unwrap().unwrap().ready
+    session.counts(queue).unwrap().unwrap().ready
 }
 
 /// The numbers of the messages in a queue, in order.

@@ -16,6 +16,7 @@ use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::{
     common::{PATIENCE, app, eventually, eventually_seen, fill, http, revive},
     daemon::Daemon,
@@ -129,7 +130,7 @@ fn every_step_has_the_expected_result() {
     eventually_seen("the policy applies", queue, |queue| queue["policy"] == "full");
     fill(&settings, "team-1");
     let mut session = Session::open(&settings.broker).unwrap();
-    let depth = |session: &mut Session, queue: &str| session.queue_depth(queue).unwrap().unwrap().ready;
+    let depth = |session: &mut Session, queue: &str| session.counts(queue).unwrap().unwrap().ready;
     let accepted = depth(&mut session, "team-1");
     send(&settings, "team-1", 1, 100);
     let begun = Instant::now();
@@ -181,7 +182,7 @@ fn every_step_has_the_expected_result() {
     assert!(said.contains("in place of queue `delay.landing.team-1`"), "{said}");
     eventually("the landing queue is removed", || {
         stdout(&mut run(&["apply", platform]));
-        session.queue_depth("delay.landing.team-1").unwrap().is_none()
+        session.counts("delay.landing.team-1").unwrap().is_none()
     });
     run(&["diff", platform]).assert().success();
 

@@ -4,6 +4,7 @@ use delayline_core::{
     codec::{AppKey, Delay},
 };
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, eventually, http, installed, lateness, shared_node, status, topology,
 };
@@ -84,9 +85,7 @@ fn an_unbound_app_delays_no_other_app() {
     assert_eq!(good.len(), 50);
     println!("beside 200 unroutable messages: {}", lateness(&good));
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("200 are unroutable", || {
-        session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 200
-    });
+    eventually("200 are unroutable", || session.counts("delay.unroutable").unwrap().unwrap().ready == 200);
 }
 
 #[test]
@@ -125,7 +124,7 @@ fn ten_thousand_unroutable_messages_delay_no_other_message() {
     assert_eq!((alone.len(), bound.len(), unbound.len()), (50, 50, 50));
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("10,000 are unroutable", || {
-        session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 10_000
+        session.counts("delay.unroutable").unwrap().unwrap().ready == 10_000
     });
 }
 
@@ -173,7 +172,7 @@ fn an_app_key_is_matched_exactly() {
     }
     // The two unroutable messages have passed the dispatch exchange, and so have the other two.
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("two are unroutable", || session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 2);
+    eventually("two are unroutable", || session.counts("delay.unroutable").unwrap().unwrap().ready == 2);
     for (inbox, key) in [(&orders, "orders"), (&eu_orders, "eu.orders")] {
         let arrivals = inbox.exactly(1, |last| {
             router.publish(Message::after(app(key), Delay::from_seconds(1).unwrap(), last)).unwrap();

@@ -21,6 +21,7 @@ use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{
     NO_SIGNAL, PATIENCE, app, daemon::Daemon, eventually, eventually_seen, install, installed, mortal_node,
     raw, revive, topology,
@@ -34,7 +35,7 @@ fn add(settings: &Settings, kind: ExchangeKind) -> admin::GatewayAdded {
 
 fn unroutable(settings: &Settings) -> u32 {
     let mut session = Session::open(&settings.broker).unwrap();
-    session.queue_depth("delay.unroutable").unwrap().map_or(0, |depth| depth.ready)
+    session.counts("delay.unroutable").unwrap().map_or(0, |depth| depth.ready)
 }
 
 /// The service on its own thread.
@@ -170,7 +171,7 @@ fn messages_that_expired_without_a_daemon_are_still_delivered() {
     raw::publish(&settings, [raw::message("orders.delayed.in", "the.key", "expired", &properties)]);
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("the message has left the queue of incoming messages", || {
-        session.queue_depth("delay.gateway-due.orders.delayed").unwrap().is_some_and(|depth| depth.ready == 1)
+        session.counts("delay.gateway-due.orders.delayed").unwrap().is_some_and(|depth| depth.ready == 1)
     });
     let serving = Serving::start(&settings);
     let (_, delivery) = orders.next();

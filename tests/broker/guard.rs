@@ -12,6 +12,7 @@ use delayline_core::topology::{Binding, Endpoint};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::{
     common::{NO_SIGNAL, PATIENCE, eventually_seen, http, topology, vhost_on},
     others::{accumulated, bound, classic_kombu, kombu, nservicebus, nservicebus_v1, publish},
@@ -36,7 +37,7 @@ fn guard(settings: &Settings, layout: &Layout, options: &GuardOptions) -> GuardR
 }
 
 fn holds(session: &mut Session, queue: &str, count: u32) {
-    let depth = || session.queue_depth(queue).unwrap().map_or(0, |depth| depth.ready);
+    let depth = || session.counts(queue).unwrap().map_or(0, |depth| depth.ready);
     eventually_seen("the messages are there", depth, |&ready| ready == count);
 }
 
@@ -106,7 +107,7 @@ fn a_stall_of_nservicebus_is_cured_and_nothing_is_lost() {
     publish(&settings, &layout, "Sales", 3, 0..20);
     // Level 0 is stuck for every endpoint.
     stuck(&settings, "nsb.v2.delay-level-00", 60);
-    assert_eq!(session.queue_depth("Sales").unwrap().unwrap().ready, 0);
+    assert_eq!(session.counts("Sales").unwrap().unwrap().ready, 0);
 
     let mut dry = options();
     dry.dry_run = true;

@@ -15,6 +15,7 @@ use delayline_settings::Settings;
 use delayline_watch::picture::{Collector, Level, Picture, Sources};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     PATIENCE, app, eventually, eventually_seen, http, install, new_set, refusing, status, topology,
 };
@@ -62,7 +63,7 @@ fn a_burst_that_is_being_handed_on_is_not_stuck() {
         let took = publish(&settings, "busy", seconds, burst);
         // Arrivals are counted in their queue, because the counts of messages on their way are old.
         all += burst;
-        let arrived = |session: &mut Session| u64::from(session.queue_depth("busy").unwrap().unwrap().ready);
+        let arrived = |session: &mut Session| u64::from(session.counts("busy").unwrap().unwrap().ready);
         let (mut last, mut until) = (0, Instant::now() + PATIENCE);
         loop {
             let status = status(&settings);

@@ -12,6 +12,7 @@ use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{
     PATIENCE, disturbed_node, eventually, eventually_seen, http, install, raw, status, topology, vhost_on,
 };
@@ -50,7 +51,7 @@ fn an_alarm_is_forgotten_with_the_connection_that_it_blocked() {
         session.declare_queue(&queue(name)).unwrap();
     }
     raw::publish(&settings, (0..20).map(|n| raw::message("", "kept", n, &json!({}))));
-    let mut ready = |name: &str| session.queue_depth(name).unwrap().unwrap().ready;
+    let mut ready = |name: &str| session.counts(name).unwrap().unwrap().ready;
     eventually("all messages are in the queue", || ready("kept") == 20);
     eval(&node, &format!("rabbit_alarm:set_alarm({{{ALARM}, []}})."));
 

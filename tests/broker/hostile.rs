@@ -19,6 +19,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::{
     common::{self, raw},
     tenant::{key, mend},
@@ -170,7 +171,7 @@ fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
         admin::verify(settings, &topology).unwrap().differences.iter().map(ToString::to_string).collect();
     let recalled = ["delay.recalled.orders", "delay.recalled.billing"];
     for queue in ["orders", "delay.unroutable", "delay.retry", "delay.parked"].into_iter().chain(recalled) {
-        match session.queue_depth(queue).unwrap() {
+        match session.counts(queue).unwrap() {
             Some(depth) if depth.ready == 0 => {}
             other => harm.push(format!("{queue}: {other:?}")),
         }
@@ -245,7 +246,7 @@ fn attempts_of_a_tenant_are_refused_or_harmless_or_documented_limits() {
         common::eventually("all delays of the node have ended", ended);
         node.tell(&["eval", mend()]).unwrap();
     }
-    let mut arrived = || session.queue_depth("orders").unwrap().unwrap().ready;
+    let mut arrived = || session.counts("orders").unwrap().unwrap().ready;
     common::eventually("the other application's message arrives", || arrived() == 1);
     common::http(&node, "DELETE", "queues/shared/orders/contents", &json!(null));
     // The refused attempts have left nothing behind.
@@ -288,5 +289,5 @@ fn a_user_that_may_declare_is_not_bound_by_the_rules_on_keys() {
     let harm = [("mine", "any"), ("mine.too", stolen.as_str())];
     raw::publish(&settings, harm.map(|(exchange, key)| raw::message(exchange, key, "harm", &json!({}))));
     let mut root = Session::open(&settings.broker).unwrap();
-    common::eventually("both messages are there", || root.queue_depth("orders").unwrap().unwrap().ready == 2);
+    common::eventually("both messages are there", || root.counts("orders").unwrap().unwrap().ready == 2);
 }

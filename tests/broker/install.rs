@@ -9,6 +9,7 @@ use delayline_core::{
 };
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, NO_SIGNAL, PATIENCE, app, as_user, eventually, eventually_seen, http, install, installed, permit,
     raw, shared_node, topology, vhost,
@@ -117,7 +118,7 @@ fn names_every_conflict_and_changes_nothing() {
         assert_eq!(exchange, ("exchange `delay.dispatch`", "type", "topic", "fanout"));
         assert_eq!(queue.0, "queue `delay.level.03`");
         assert!(!queue.1.is_empty() && !queue.3.is_empty(), "{queue:?}");
-        assert_eq!(session.queue_depth("delay.level.04").unwrap(), None);
+        assert_eq!(session.counts("delay.level.04").unwrap(), None);
         assert!(!session.exchange_exists("delay").unwrap());
     }
 }
@@ -259,7 +260,7 @@ fn asks_for_replicas() {
     let report = admin::install(&settings, &topology(&settings), false, || {}).unwrap();
     assert_eq!(report.outcome, Applied::Unsuitable);
     assert!(report.unsuitable[0].to_string().contains("the number of nodes is 1"), "{report:?}");
-    assert_eq!(Session::open(&settings.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
+    assert_eq!(Session::open(&settings.broker).unwrap().counts("delay.level.00").unwrap(), None);
 }
 
 #[test]
@@ -340,7 +341,7 @@ fn a_set_of_an_earlier_version_is_named_and_left_alone_and_loses_nothing() {
     assert!(!refusal.waiting.is_empty(), "{refusal}");
     assert_eq!(bindings(), before, "a binding was changed");
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("the message arrives", || session.queue_depth("billing").unwrap().unwrap().ready == 1);
+    eventually("the message arrives", || session.counts("billing").unwrap().unwrap().ready == 1);
     // The empty old set can be removed, and the current version can be installed.
     eventually("its levels are empty", || {
         admin::uninstall(&settings, &topology, false, &NO_SIGNAL).unwrap().is_ok()

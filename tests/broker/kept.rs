@@ -20,6 +20,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, eventually, installed,
     keeping::{look, number},
@@ -46,7 +47,7 @@ fn holding(count: usize, body: impl Fn(usize) -> String) -> (Settings, Session) 
 }
 
 fn ready(session: &mut Session, queue: &str) -> usize {
-    session.queue_depth(queue).unwrap().unwrap().ready as usize
+    session.counts(queue).unwrap().unwrap().ready as usize
 }
 
 #[test]

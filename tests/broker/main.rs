@@ -51,6 +51,7 @@ mod suitable;
 pub(crate) mod tenant;
 pub(crate) mod tls;
 mod transfer;
+mod unanswered;
 pub(crate) mod uncarried;
 mod uncounted;
 mod uninstall;

@@ -12,6 +12,7 @@ use delayline_watch::picture::{Collector, KeptView, Picture, Sources, Watch};
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, eventually, eventually_seen, new_set,
     raw::{message, publish},
@@ -118,7 +119,7 @@ fn looking_for_one_message_takes_only_one_out_of_the_queue() {
     // The broker has read them, and stores them.
     let mut session = Session::open(&settings.broker).unwrap();
     for queue in ["delay.unroutable", "delay.parked"] {
-        eventually("all messages are kept", || session.queue_depth(queue).unwrap().unwrap().ready == 30);
+        eventually("all messages are kept", || session.counts(queue).unwrap().unwrap().ready == 30);
     }
     let all = Selection::default();
     let looks = [

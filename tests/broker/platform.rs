@@ -12,6 +12,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{NO_SIGNAL, eventually, eventually_seen, http, installed, shared_node, vhost};
 
 fn platform(text: &str, settings: &Settings) -> Platform {
@@ -117,8 +118,8 @@ fn if_one_thing_is_in_the_way_nothing_is_changed() {
     let conflicts: Vec<_> = report.conflicts().collect();
     assert!(conflicts.len() == 1 && conflicts[0].contains("application `second`"), "{conflicts:?}");
     let mut session = Session::open(&settings.broker).unwrap();
-    assert!(session.queue_depth("first").unwrap().is_none());
-    assert!(session.queue_depth("other.level.00").unwrap().is_none());
+    assert!(session.counts("first").unwrap().is_none());
+    assert!(session.counts("other.level.00").unwrap().is_none());
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn objects_outside_the_file_are_removed_only_on_request_and_without_loss() {
     let message = delayline_core::Message::after("old".parse().unwrap(), "1".parse().unwrap(), "x");
     router.publish(message).unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
-    let depth = |session: &mut Session| session.queue_depth("old").unwrap().map_or(0, |depth| depth.ready);
+    let depth = |session: &mut Session| session.counts("old").unwrap().map_or(0, |depth| depth.ready);
     eventually_seen("the message arrives", || depth(&mut session), |ready| *ready == 1);
     let report = pruned(&settings, one);
     assert_eq!(report.outcome, Applied::Conflict, "{report:?}");

@@ -7,6 +7,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{app, eventually, http, install, installed, shared_node};
 
 fn message(delay: &str, size: usize) -> Message {
@@ -15,7 +16,7 @@ fn message(delay: &str, size: usize) -> Message {
 
 fn waiting(settings: &Settings) -> u32 {
     let mut session = Session::open(&settings.broker).unwrap();
-    (0..28).map(|level| session.queue_depth(&format!("delay.level.{level:02}")).unwrap().unwrap().ready).sum()
+    (0..28).map(|level| session.counts(&format!("delay.level.{level:02}")).unwrap().unwrap().ready).sum()
 }
 
 #[test]

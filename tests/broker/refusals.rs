@@ -13,6 +13,7 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{Inbox, PATIENCE, app, as_user, http, installed, permit, shared_node, vhost};
 
 fn message(key: &str) -> Message {
@@ -70,7 +71,7 @@ fn the_check_of_the_set_finds_differences_that_the_user_may_see() {
     let nothing = crate::common::vhost().build().unwrap();
     let error = connect(&nothing).unwrap_err();
     assert!(error.to_string().contains("no set `delay` in this vhost; is the set installed?"), "{error}");
-    assert_eq!(Session::open(&nothing.broker).unwrap().queue_depth("delay.level.00").unwrap(), None);
+    assert_eq!(Session::open(&nothing.broker).unwrap().counts("delay.level.00").unwrap(), None);
 }
 
 #[test]

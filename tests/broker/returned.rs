@@ -12,6 +12,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     PATIENCE, all_headers, eventually, http, not_tested::not_tested, raw, shared_node, vhost,
 };
@@ -51,7 +52,7 @@ fn fill(settings: &Settings, session: &mut Session, ids: impl IntoIterator<Item 
 }
 
 fn ready(session: &mut Session, queue: &str) -> usize {
-    session.queue_depth(queue).unwrap().unwrap().ready as usize
+    session.counts(queue).unwrap().unwrap().ready as usize
 }
 
 fn id(delivery: &Delivery) -> u32 {

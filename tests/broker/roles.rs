@@ -13,6 +13,7 @@ use delayline_core::{
 use delayline_settings::{Layers, Settings};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     self, NO_SIGNAL, PATIENCE,
     daemon::{Daemon, serve_as},
@@ -206,7 +207,7 @@ fn the_daemon_can_do_all_its_work_as_the_user_that_is_made_for_it_and_no_more() 
     let headers = json!({ "headers": { "x-delay": 1 } });
     raw::publish(&root, [raw::message("late.orders.in", "any", "late", &headers)]);
     common::eventually("the gateway sends it on", || {
-        session.queue_depth("late").unwrap().is_some_and(|depth| depth.ready == 1)
+        session.counts("late").unwrap().is_some_and(|depth| depth.ready == 1)
     });
     common::eventually_seen(
         "it is ready, and its test messages arrive",

@@ -27,6 +27,7 @@ use delayline_schedules::{
 };
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::common::{
     Arrival, Inbox, NO_SIGNAL, PATIENCE, app,
     daemon::{Daemon, serve_as},
@@ -159,7 +160,7 @@ fn what_was_published_ahead_is_recalled_by_a_pause_and_replaced_by_a_change() {
         let recalled = Names::new(settings.topology.set.clone()).recalled(&app("billing"));
         let mut session = Session::open(&settings.broker).unwrap();
         eventually("recalled messages are due", || {
-            session.queue_depth(&recalled).unwrap().is_some_and(|depth| depth.ready >= 5)
+            session.counts(&recalled).unwrap().is_some_and(|depth| depth.ready >= 5)
         });
         while let Some(arrival) = inbox.next(Duration::ZERO) {
             assert!(occurrence(&arrival) <= at, "{arrival:?}");

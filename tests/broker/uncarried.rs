@@ -9,6 +9,7 @@ use delayline_core::codec::{Delay, RoutingKey};
 use delayline_settings::Settings;
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::common::{
     app, eventually, foreign, http, installed, not_tested::not_tested, raw, shared_node, topology,
 };
@@ -26,7 +27,7 @@ pub(super) fn speaking_1_0() -> Option<Settings> {
 fn ready(settings: &Settings, queue: &str, count: u32) {
     let mut session = Session::open(&settings.broker).unwrap();
     eventually(&format!("{count} are in {queue}"), || {
-        session.queue_depth(queue).unwrap().is_some_and(|depth| depth.ready == count)
+        session.counts(queue).unwrap().is_some_and(|depth| depth.ready == count)
     });
 }
 

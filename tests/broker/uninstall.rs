@@ -19,6 +19,7 @@ use delayline_core::{
 use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, NO_SIGNAL, PATIENCE, app, eventually, install, installed, not_tested::not_tested, refusing,
     status, topology,
@@ -40,7 +41,7 @@ fn only_own_objects_are_removed() {
     let report = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap();
     assert_eq!(report.removed.len(), 63);
     assert_eq!(report.unbound.len(), 1);
-    assert!(session.queue_depth("orders").unwrap().is_some());
+    assert!(session.counts("orders").unwrap().is_some());
     let again = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap().unwrap();
     assert_eq!(again.removed, [""; 0]);
 }
@@ -70,7 +71,7 @@ fn a_gateway_needs_its_set_and_what_applications_leave_is_named() {
     assert_eq!((again.removed, again.left), (Vec::new(), vec![left]));
     let mut session = Session::open(&settings.broker).unwrap();
     for gone in ["delay.gateway.orders", "delay.gateway-due.orders"] {
-        assert!(session.queue_depth(gone).unwrap().is_none(), "{gone}");
+        assert!(session.counts(gone).unwrap().is_none(), "{gone}");
     }
     assert!(!session.exchange_exists("orders.in").unwrap() && session.exchange_exists("orders").unwrap());
     // The command removes them although the set is gone.
@@ -114,7 +115,7 @@ fn refuses_while_messages_that_became_stuck_a_second_ago_are_in_no_count_yet() {
     // seconds, so it may know only the first of them.
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("no message is ready in the level", || {
-        session.queue_depth("delay.level.00").unwrap().unwrap().ready == 0
+        session.counts("delay.level.00").unwrap().unwrap().ready == 0
     });
     let refusal = admin::uninstall(&settings, &topology(&settings), false, &NO_SIGNAL).unwrap();
     let waiting = refusal.expect_err("messages would be lost").waiting;
@@ -249,7 +250,7 @@ fn a_node_hands_on_messages_after_a_set_went_with_messages_on_their_way() {
             eventually("messages wait in the lowest levels", || {
                 (0..4).all(|level| {
                     let queue = format!("delay.level.{level:02}");
-                    session.queue_depth(&queue).unwrap().unwrap().ready > 0
+                    session.counts(&queue).unwrap().unwrap().ready > 0
                 })
             });
             admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();

@@ -12,6 +12,7 @@ use delayline_core::{
 };
 use delayline_node::Installation;
 
+use crate::common::Counting;
 use crate::common::{PATIENCE, app, eventually, install, mortal_node, not_tested::not_tested};
 
 /// RabbitMQ skips no version before 4.0, and 3.13 is in no release of Debian.
@@ -76,6 +77,6 @@ fn messages_recalls_and_rights_survive_an_upgrade_in_place() {
     let mut session = Session::open(&root.broker).unwrap();
     let recalled = topology.names().recalled(&app("billing"));
     eventually("the others are recalled", || {
-        session.queue_depth(&recalled).unwrap().is_some_and(|depth| u64::from(depth.ready) == MESSAGES / 2)
+        session.counts(&recalled).unwrap().is_some_and(|depth| u64::from(depth.ready) == MESSAGES / 2)
     });
 }

@@ -6,6 +6,7 @@ use delayline_client::router::Cause;
 use delayline_core::{Message, codec::Delay};
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::common::{Inbox, PATIENCE, app, as_user, installed, permit};
 
 /// The broker's major and minor version.
@@ -50,7 +51,7 @@ fn the_rights_that_a_queue_depth_needs() {
     let asks = |name: &str, configure: &str, write: &str| {
         permit(&settings.broker.vhost, name, [configure, write, "^$"]);
         let mut session = Session::open(&as_user(&settings, name).broker).unwrap();
-        session.queue_depth("delay.level.00").is_ok()
+        session.counts("delay.level.00").is_ok()
     };
     let allowed = [
         asks("nobody", "^$", "^delay$"),

@@ -7,6 +7,7 @@ use predicates::str::contains;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::{common, delayline, document, json, on, stdout};
 
 /// A user name that no other test has.
@@ -145,7 +146,7 @@ fn a_paused_application_is_shown_and_resumed() {
     session.declare_queue(&queue).unwrap();
     let resumed = stdout(&mut app(&["resume", "billing"]));
     assert!(resumed.contains("1 message of `delay.paused.billing` delivered"), "{resumed}");
-    assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 1);
+    assert_eq!(session.counts("billing").unwrap().unwrap().ready, 1);
     stdout(&mut app(&["resume", "billing"]));
 }
 

@@ -9,6 +9,7 @@ use delayline_amqp::Session;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::common::Counting;
 use crate::{
     common::{Inbox, PATIENCE, caught, eventually, eventually_seen, http, installed, shared_node, vhost},
     delayline, json, on, stdout,
@@ -319,7 +320,7 @@ fn a_listener_that_is_killed_leaves_a_queue_that_doctor_finds_and_another_one_re
     let [left] = &listeners()[..] else { panic!("{:?}", listeners()) };
     send(&settings, "copy");
     eventually("the copy waits in the queue of the killed listener", || {
-        session.queue_depth(left).unwrap().unwrap().ready == 1
+        session.counts(left).unwrap().unwrap().ready == 1
     });
     let look = || json(on(&settings).args(["doctor", "--json"]));
     let report = eventually_seen("doctor finds nothing but the queue", look, |report| {

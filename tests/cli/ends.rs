@@ -13,6 +13,7 @@ use portable_pty::{CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_sy
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::common::Counting;
 use crate::{
     common::{
         app, disturbed_node, eventually, eventually_seen, http, install, installed, shared_node, url,
@@ -140,7 +141,7 @@ fn listen_ends_with_its_terminal_and_takes_down_what_it_made() {
         terminal.prints("press Ctrl-C to stop");
         terminal.ends_when_closed();
         let mut session = Session::open(&settings.broker).unwrap();
-        assert_eq!(session.queue_depth(queue).unwrap(), None, "{hangup:?}");
+        assert_eq!(session.counts(queue).unwrap(), None, "{hangup:?}");
     }
 }
 
@@ -157,7 +158,7 @@ fn output_without_a_reader_is_no_panic() {
     let mut terminal = Terminal::start(Some(&settings), &arguments, Hangup::Silence);
     terminal.prints("press Ctrl-C to stop");
     assert_eq!(terminal.ends_when_closed().exit_code(), 0);
-    assert!(session.queue_depth("theirs").unwrap().is_some());
+    assert!(session.counts("theirs").unwrap().is_some());
     let bindings = http(&shared_node(), "GET", &format!("bindings/{}", settings.broker.vhost), &().into());
     let key = RoutingKey::binding_pattern(&app("billing"));
     let stays = bindings.as_array().unwrap().iter().any(|binding| binding["routing_key"] == key);

@@ -13,6 +13,7 @@ use predicates::{prelude::PredicateBooleanExt, str::contains};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
+use crate::common::Counting;
 use crate::{
     common::{eventually, eventually_seen, installed, shared_node, vhost},
     delayline, json, on, schemas, stdout,
@@ -82,9 +83,7 @@ fn a_dry_run_changes_nothing_and_a_command_without_work_reports_that() {
         .success()
         .stdout(contains("dry run 1 message would be discarded, 0 kept"));
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("the message is back", || {
-        session.queue_depth("delay.unroutable").unwrap().unwrap().ready == 1
-    });
+    eventually("the message is back", || session.counts("delay.unroutable").unwrap().unwrap().ready == 1);
     // The result of a real run, before the runs that change nothing.
     let gone =
         on(&settings).args(["held", "discard", "--yes", "--kind", "unroutable", "--all"]).assert().success();

@@ -11,13 +11,14 @@ use delayline_settings::Settings;
 use jiff::Timestamp;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 
+use crate::common::Counting;
 use crate::{
     common::{Inbox, PATIENCE, app, eventually, eventually_seen, installed},
     json, on,
 };
 
 fn waiting(settings: &Settings) -> u32 {
-    Session::open(&settings.broker).unwrap().queue_depth("delay.parked").unwrap().unwrap().ready
+    Session::open(&settings.broker).unwrap().counts("delay.parked").unwrap().unwrap().ready
 }
 
 /// Parks messages as the service does, with ids that start at 0.
@@ -160,7 +161,7 @@ fn without_retries_a_rejected_message_is_parked_and_can_be_replayed() {
     eventually("its consumer is gone, and its queue is recognised as its own", || {
         on(&settings).args(["app", "remove", "own", "--no-user", "--yes"]).output().unwrap().status.success()
     });
-    assert_eq!(session.queue_depth("own").unwrap(), None);
+    assert_eq!(session.counts("own").unwrap(), None);
 }
 
 #[test]

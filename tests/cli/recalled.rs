@@ -11,13 +11,14 @@ use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::{
     common::{PATIENCE, eventually, eventually_seen, http, installed, raw, shared_node},
     json, on, stdout,
 };
 
 fn waiting(settings: &Settings, queue: &str) -> u32 {
-    Session::open(&settings.broker).unwrap().queue_depth(queue).unwrap().unwrap().ready
+    Session::open(&settings.broker).unwrap().counts(queue).unwrap().unwrap().ready
 }
 
 /// Sends messages with these ids, recalls them before they are due, and waits until they have

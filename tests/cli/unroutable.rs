@@ -12,6 +12,7 @@ use delayline_settings::Settings;
 use predicates::{prelude::PredicateBooleanExt, str::contains};
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::{
     common::{Inbox, PATIENCE, eventually, eventually_seen, installed, raw, shared_node},
     json, on,
@@ -23,7 +24,7 @@ fn key(app: &str) -> String {
 
 fn waiting(settings: &Settings) -> u32 {
     let mut session = Session::open(&settings.broker).unwrap();
-    session.queue_depth("delay.unroutable").unwrap().unwrap().ready
+    session.counts("delay.unroutable").unwrap().unwrap().ready
 }
 
 fn publish(settings: &Settings, messages: impl IntoIterator<Item = (String, String)>) {
@@ -168,8 +169,7 @@ fn kill_half_way(settings: &Settings, below: u32) -> bool {
         .spawn()
         .unwrap();
     let mut session = Session::open(&settings.broker).unwrap();
-    while session.queue_depth("in.app").unwrap().unwrap().ready < below && child.try_wait().unwrap().is_none()
-    {
+    while session.counts("in.app").unwrap().unwrap().ready < below && child.try_wait().unwrap().is_none() {
         thread::sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();
@@ -193,7 +193,7 @@ fn thousands_survive_a_replay_that_is_killed_twice() {
     });
     let mut counts: HashMap<String, u32> = HashMap::new();
     // All messages have been sent on, and no command sends any now.
-    let sent = Session::open(&settings.broker).unwrap().queue_depth("in.app").unwrap().unwrap().ready;
+    let sent = Session::open(&settings.broker).unwrap().counts("in.app").unwrap().unwrap().ready;
     let mut inbox = Inbox::open(&settings, "app");
     inbox.reopen();
     for arrival in inbox.collect(sent as usize, PATIENCE) {

@@ -4,6 +4,7 @@
 // Each test binary uses only a part of this.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod counting;
 pub mod daemon;
 pub mod foreign;
 pub mod keeping;
@@ -36,6 +37,7 @@ use delayline_watch::picture::{Collector, Picture, Sources};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+pub use counting::{Counting, Counts, restart_queue, stop_queue, suspended};
 pub use sets::{installed, new_set};
 pub use shared::{disturbed_node, mortal_node, revive, shared_node};
 pub use vhosts::vhost_on;

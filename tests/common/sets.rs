@@ -16,6 +16,7 @@ use delayline_node::PrivateNode;
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use super::Counting;
 use super::{http, install, shared_node, topology, vhost_on};
 
 /// The parts of a vhost, by their names in its definitions.
@@ -103,7 +104,7 @@ impl Set {
         let mut session = Session::open(&settings.broker).ok()?;
         let topology = topology(settings);
         for queue in topology.queues() {
-            let ready = session.queue_depth(&queue.name).ok()??.ready;
+            let ready = session.counts(&queue.name).ok()??.ready;
             if ready > 0 && queue.arguments.get("x-message-ttl").is_some_and(|ttl| !is_long(ttl)) {
                 return None;
             } else if ready > 0 {

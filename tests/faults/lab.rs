@@ -176,7 +176,8 @@ impl Lab {
         let mut broker = settings.broker.clone();
         broker.heartbeat = Broker::HEARTBEAT;
         let mut session = Session::open(&broker).expect("a session");
-        let mut depth = |queue: &str| session.queue_depth(queue).expect("an answer").map_or(0, |it| it.ready);
+        let mut depth =
+            |queue: &str| session.queue_depth(queue).expect("an answer").and_then(|it| it.ready).unwrap_or(0);
         let topology = Topology::new(settings.topology.clone());
         let levels = topology.queues().filter(|queue| queue.level.is_some());
         let hottest = levels.max_by_key(|queue| depth(&queue.name)).expect("a level");

@@ -237,7 +237,7 @@ fn replace_queue(stage: &mut Stage<'_>) {
     while quiet < 5 {
         thread::sleep(Duration::from_millis(200));
         let depth = session.queue_depth(APP).expect("an answer").expect("a queue");
-        quiet = if depth.ready == 0 { quiet + 1 } else { 0 };
+        quiet = if depth.ready == Some(0) { quiet + 1 } else { 0 };
     }
     session.delete_queue(APP).expect("no queue");
     seconds(3);

@@ -14,6 +14,7 @@ use delayline_admin as admin;
 use delayline_amqp::Session;
 use rustix::process::{Pid, Signal, kill_process};
 
+use common::Counting;
 use common::{eventually, shared_node, topology, vhost};
 
 /// A machine: a copy of a directory tree, which is deleted with it.
@@ -132,7 +133,7 @@ fn it_is_installed_used_upgraded_and_purged() {
 
     // One message waits in a level, and another in the application's queue.
     let mut session = Session::open(&settings.broker).unwrap();
-    let mut depth = |queue: &str| session.queue_depth(queue).unwrap().unwrap().ready;
+    let mut depth = |queue: &str| session.counts(queue).unwrap().unwrap().ready;
     for delay in ["1d", "1s", "1s"] {
         delayline(&["send", "--app", "billing", "--delay", delay, "--body", "x"]);
     }

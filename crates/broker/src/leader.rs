@@ -2,13 +2,16 @@
 //!
 //! The API does not show it: it counts the process of a replica as a working replica, and the node that led
 //! last as the leader. But only a leader reports statistics, every 5 s. So a queue without statistics for
-//! long has no leader, or its broker keeps none.
+//! long has no leader, or its broker keeps none. From 4.0, the statistics of an earlier leader stay. Then AMQP
+//! reports no message, since the queue does not answer, and the API the same messages again and again.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     thread,
     time::{Duration, Instant},
 };
+
+use delayline_amqp::{QueueDepth, Session};
 
 use crate::{
     management::{ManagementApi, ManagementError, QueueInfo},
@@ -20,6 +23,9 @@ use crate::{
 /// measured. A node with thousands of queues and few cores takes longer. The wait is long because an
 /// operator may delete a queue that is reported to have no leader.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long statistics stay as they are at most while a queue has a leader: they are renewed as above.
+const RENEWED: Duration = Duration::from_secs(20);
 
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -63,12 +69,15 @@ impl Leaders {
 /// # Errors If the API cannot be asked again.
 pub fn mark_leaderless(
     api: &ManagementApi,
+    session: &mut Session,
     snapshot: &mut Snapshot,
     names: &BTreeSet<String>,
     if_new: IfNew,
 ) -> Result<Leaders, ManagementError> {
     let mut silent = silent(snapshot.queues.values(), names);
-    if silent.is_empty() {
+    let found = still(snapshot.queues.values(), names, session);
+    let mut still: BTreeMap<_, _> = found.into_iter().map(|(name, work)| (name, Still::new(work))).collect();
+    if silent.is_empty() && still.is_empty() {
         return Ok(Leaders::Known);
     }
     if api.overview()?.disable_stats {
@@ -78,14 +87,20 @@ pub fn mark_leaderless(
     if if_new == IfNew::LeaveOpen && !snapshot.queues.values().any(reports) {
         return Ok(Leaders::NotYet);
     }
-    let until = Instant::now() + PATIENCE;
-    while !silent.is_empty() && Instant::now() < until {
+    let begun = Instant::now();
+    let open = |still: &BTreeMap<String, Still>| still.values().any(|it| it.since.elapsed() < RENEWED);
+    while (!silent.is_empty() || open(&still)) && begun.elapsed() < PATIENCE {
         thread::sleep(PAUSE);
-        let names = silent.iter().map(String::as_str);
-        silent = self::silent(&api.queues_named(&snapshot.vhost, names, snapshot.queues_in_all)?, &silent);
+        let asked: BTreeSet<&str> = silent.iter().chain(still.keys()).map(String::as_str).collect();
+        let found = api.queues_named(&snapshot.vhost, asked.into_iter(), snapshot.queues_in_all)?;
+        silent = self::silent(&found, &silent);
+        let names = still.keys().cloned().collect();
+        let now = self::still(&found, &names, session);
+        still.retain(|name, last| now.get(name).is_some_and(|work| last.note(*work)));
     }
     for queue in snapshot.queues.values_mut() {
-        queue.leaderless = silent.contains(&queue.name);
+        let is_still = still.get(&queue.name).is_some_and(|it| it.since.elapsed() >= RENEWED);
+        queue.leaderless = silent.contains(&queue.name) || is_still;
     }
     Ok(Leaders::Known)
 }
@@ -101,9 +116,72 @@ fn silent<'a>(queues: impl IntoIterator<Item = &'a QueueInfo>, names: &BTreeSet<
     queues.into_iter().filter(silent).map(|queue| queue.name.clone()).collect()
 }
 
+/// The statistics of a queue that seems not to answer.
+struct Still {
+    /// The work of its process.
+    work: Option<u64>,
+    /// Since when that is the same.
+    since: Instant,
+    renewals: u32,
+}
+
+impl Still {
+    fn new(work: Option<u64>) -> Self {
+        Self { work, since: Instant::now(), renewals: 0 }
+    }
+
+    /// Takes in the next look. False if the queue has a leader: a leader's last reports may still be on
+    /// their way, but not more than one.
+    fn note(&mut self, work: Option<u64>) -> bool {
+        if work != self.work {
+            (self.work, self.since, self.renewals) = (work, Instant::now(), self.renewals + 1);
+        }
+        self.renewals <= 1
+    }
+}
+
+/// The queues of these names that seem not to answer over AMQP, with the work of their processes by the
+/// statistics, which changes with each count.
+fn still<'a>(
+    queues: impl IntoIterator<Item = &'a QueueInfo>,
+    names: &BTreeSet<String>,
+    session: &mut Session,
+) -> BTreeMap<String, Option<u64>> {
+    let replicas = |queue: &&QueueInfo| {
+        names.contains(&queue.name)
+            && !queue.members.is_empty()
+            && queue.has_majority()
+            && queue.memory.is_some()
+    };
+    let is_still = |queue: &&QueueInfo| match session.queue_depth(&queue.name) {
+        Ok(Some(depth)) => contradicts(depth, queue.messages_ready),
+        // Without permissions, or without a connection, nothing is known.
+        Ok(None) | Err(_) => false,
+    };
+    let still = queues.into_iter().filter(replicas).filter(is_still);
+    still.map(|queue| (queue.name.clone(), queue.reductions)).collect()
+}
+
+/// Whether AMQP has no count, or no message where the statistics have some.
+fn contradicts(depth: QueueDepth, ready: Option<u64>) -> bool {
+    depth.ready.is_none() || depth.ready == Some(0) && ready > Some(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_may_not_answer_if_its_counts_contradict_each_other() {
+        for (amqp, ready, expected) in [
+            (QueueDepth::new(0, 0), Some(4), true),
+            (QueueDepth::new(0, 0), Some(0), false),
+            (QueueDepth::new(0, 0), None, false),
+            (QueueDepth::new(4, 0), Some(0), false),
+        ] {
+            assert_eq!(contradicts(amqp, ready), expected, "{amqp:?} {ready:?}");
+        }
+    }
 
     #[test]
     fn a_queue_is_silent_if_its_replicas_run_and_none_reports() {

@@ -88,7 +88,7 @@ fn compare(
             if let Some(management) = &settings.management {
                 let api = ManagementApi::new(management)?;
                 let queues = topology.queues().map(|queue| queue.name.clone()).collect();
-                leaders = mark_leaderless(&api, &mut snapshot, &queues, IfNew::LeaveOpen)?;
+                leaders = mark_leaderless(&api, &mut session, &mut snapshot, &queues, IfNew::LeaveOpen)?;
             }
             unchecked.extend(leaders.unchecked());
             unchecked.append(&mut snapshot.unchecked);

@@ -67,7 +67,7 @@ pub fn consumers(settings: &Settings, queues: impl Iterator<Item = String>) -> B
     let Some(mut session) = session else { return BTreeMap::new() };
     let known = queues.filter_map(|queue| {
         let depth = session.queue_depth(&queue).ok().flatten()?;
-        Some((queue, depth.consumers.into()))
+        Some((queue, depth.consumers?.into()))
     });
     known.collect()
 }

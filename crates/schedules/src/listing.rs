@@ -17,7 +17,7 @@ use crate::{
 
 /// How many daemons publish schedules, or wait for their turn.
 pub(crate) fn daemons(session: &mut Session, topology: &Topology) -> Option<u32> {
-    session.queue_depth(&topology.names().schedules_turn()).ok().flatten().map(|depth| depth.consumers)
+    session.queue_depth(&topology.names().schedules_turn()).ok().flatten().and_then(|depth| depth.consumers)
 }
 
 /// All schedules of a set.

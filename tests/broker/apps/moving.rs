@@ -11,6 +11,7 @@ use delayline_admin::Hold;
 use delayline_core::{Message, topology::RecallSettings};
 
 use super::*;
+use crate::common::Counting;
 
 /// Publishes messages with short delays until it is stopped, every second one with an id. Returns their
 /// number; the broker has confirmed each.
@@ -75,7 +76,7 @@ fn an_application_is_moved_and_paused_while_its_messages_flow() {
     let back = AppSpec { delivery: Delivery::Direct(queue), ..bound_directly.clone() };
     added(&settings, &bound_directly);
     let mut session = Session::open(&settings.broker).unwrap();
-    let mut depth = |queue: &str| session.queue_depth(queue).unwrap().map(|depth| depth.ready);
+    let mut depth = |queue: &str| session.counts(queue).unwrap().map(|depth| depth.ready);
     let (published, consumed, arrived) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let seen = || arrived.load(Ordering::Relaxed);
     thread::scope(|scope| {

@@ -3,6 +3,7 @@
 use delayline_amqp::Publisher;
 
 use super::*;
+use crate::common::Counting;
 
 #[test]
 fn removing_waits_for_messages_and_keeps_foreign_objects() {
@@ -12,7 +13,7 @@ fn removing_waits_for_messages_and_keeps_foreign_objects() {
     publish(&settings, "billing", 3);
     let mut session = Session::open(&settings.broker).unwrap();
     common::eventually("the messages are in the queue", || {
-        session.queue_depth("billing").unwrap().unwrap().ready == 3
+        session.counts("billing").unwrap().unwrap().ready == 3
     });
     let before = picture(&settings);
     let refusal = remove(&settings, &spec, RemoveOptions::default()).unwrap_err();
@@ -20,7 +21,7 @@ fn removing_waits_for_messages_and_keeps_foreign_objects() {
     assert_eq!(picture(&settings), before);
     let report = remove(&settings, &spec, RemoveOptions { keep_queue: true, ..Default::default() }).unwrap();
     assert!(report.left[0].contains("as asked"), "{report:?}");
-    assert_eq!(session.queue_depth("billing").unwrap().unwrap().ready, 3);
+    assert_eq!(session.counts("billing").unwrap().unwrap().ready, 3);
 
     // The application is registered again with the waiting messages. Then its queue gets another
     // binding by hand.
@@ -99,7 +100,7 @@ fn a_queue_that_another_application_still_uses_is_kept() {
     publish(&settings, "second", 1);
     let mut session = Session::open(&settings.broker).unwrap();
     common::eventually("the message is in the queue", || {
-        session.queue_depth("first").unwrap().is_some_and(|depth| depth.ready == 1)
+        session.queue_depth("first").unwrap().is_some_and(|depth| depth.ready == Some(1))
     });
     session.purge_queue("first").unwrap();
     // The own landing queue of the last application is no reason to keep it.

@@ -3,6 +3,7 @@
 use delayline_admin::{DoctorOptions, Finding, FindingCode};
 
 use super::*;
+use crate::common::Counting;
 
 fn found(settings: &Settings) -> Vec<Finding> {
     let report = admin::doctor(settings, &topology(settings), &DoctorOptions::default()).unwrap();
@@ -163,8 +164,8 @@ fn a_listener_is_not_mistaken_for_the_applications_queue() {
         assert_eq!(admin::queue_of_app(&settings, &topology(&settings), &app(name)).as_deref(), Some(name));
         let removed = remove(&settings, &spec, RemoveOptions::default()).unwrap();
         assert!(removed.removed.contains(&format!("queue `{name}`")), "{removed:?}");
-        assert!(session.queue_depth(name).unwrap().is_none());
-        assert!(session.queue_depth(&listener).unwrap().is_some());
+        assert!(session.counts(name).unwrap().is_none());
+        assert!(session.counts(&listener).unwrap().is_some());
         session.unbind(&topology(&settings).app_binding(&app(name), &listener)).unwrap();
     }
     // Removing the set also removes the listeners' queues.

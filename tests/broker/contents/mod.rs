@@ -24,6 +24,7 @@ use self::{
     publisher::{Content, MayEnd, Publisher},
     targets::{Ground, Made, TARGETS, Target},
 };
+use crate::common::Counting;
 use crate::{
     common::{self, PATIENCE, eventually},
     tenant::{key, mend},
@@ -103,7 +104,7 @@ impl Bench {
     }
 
     fn depth(&self, queue: &str) -> u64 {
-        self.session.borrow_mut().queue_depth(queue).unwrap().map_or(0, |depth| u64::from(depth.ready))
+        self.session.borrow_mut().counts(queue).unwrap().map_or(0, |depth| u64::from(depth.ready))
     }
 
     /// Sends a message of another application through the same levels, and returns whether it

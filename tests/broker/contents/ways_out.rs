@@ -21,6 +21,7 @@ use delayline_settings::Settings;
 use serde_json::json;
 
 use super::{eval, has_ended, pattern, stuck_keys};
+use crate::common::Counting;
 use crate::{
     common::{self, Arrival, Inbox, PATIENCE, app, eventually, eventually_seen, raw, topology},
     tenant::{key, mend},
@@ -159,7 +160,7 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     }
     eval(&node, mend());
     assert_eq!(orders.collect(sent, PATIENCE).len(), sent);
-    let kept = || session.queue_depth("delay.unroutable").unwrap().unwrap().ready;
+    let kept = || session.counts("delay.unroutable").unwrap().unwrap().ready;
     // A message that a worker was handing on when it ended may come twice.
     eventually_seen("the message for the stream is kept", kept, |&kept| kept >= 1);
     assert!(!has_ended(&node));
@@ -176,7 +177,7 @@ fn a_stream_that_due_messages_reach_is_refused_reported_and_named_when_it_has_en
     session.declare_queue(&Queue::new("log").with_arguments(kind)).unwrap();
     eval(&node, mend());
     eval(&node, anew());
-    let arrived = || session.queue_depth("log").unwrap().unwrap().ready;
+    let arrived = || session.counts("log").unwrap().unwrap().ready;
     eventually_seen("the message arrives", arrived, |&arrived| arrived >= 1);
 }
 

@@ -11,6 +11,7 @@ use delayline_amqp::Session;
 use delayline_core::topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue};
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::{
     common::{daemon::Daemon, eventually, installed, not_tested::not_tested, run_in_time, topology, url},
     for_teams::Receiver,
@@ -124,7 +125,7 @@ fn tasks_of_taskiq_come_twice_if_it_binds_its_queue_to_the_gateway() {
     };
     let mut worker = Receiver::start(declaring(&WORKER), 0);
     let mut session = Session::open(&settings.broker).unwrap();
-    eventually("the worker's queue exists", || session.queue_depth("orders").unwrap().is_some());
+    eventually("the worker's queue exists", || session.counts("orders").unwrap().is_some());
     bind(&mut session, NAME);
     done(declaring(&["tasks.py", "1500"]));
     let first = worker.next();

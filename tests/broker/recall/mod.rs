@@ -27,6 +27,7 @@ use delayline_settings::Settings;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use crate::common::Counting;
 use crate::{
     common::{
         self, Inbox, PATIENCE, app, eventually, eventually_seen, installed, mortal_node, raw, revive,
@@ -84,7 +85,7 @@ fn recalled(settings: &Settings) -> u32 {
 }
 
 fn depth(settings: &Settings, queue: &str) -> u32 {
-    Session::open(&settings.broker).unwrap().queue_depth(queue).unwrap().unwrap().ready
+    Session::open(&settings.broker).unwrap().counts(queue).unwrap().unwrap().ready
 }
 
 /// The keys of the bindings of the exchange for recalls.

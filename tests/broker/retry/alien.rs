@@ -8,6 +8,7 @@ use delayline_core::message::Value;
 use crate::common::{Inbox, PATIENCE, eventually, installed, url};
 
 use super::{by_id, daemon, parked};
+use crate::common::Counting;
 
 #[test]
 fn alien_messages_are_retried_or_parked() {
@@ -42,7 +43,7 @@ fn alien_messages_are_retried_or_parked() {
 
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("thirteen messages are parked", || {
-        session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 13)
+        session.counts("delay.parked").unwrap().is_some_and(|depth| depth.ready == 13)
     });
     // Messages that cannot be read here are parked unchanged; Python can read them.
     assert!(run("check").success());

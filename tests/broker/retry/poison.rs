@@ -15,6 +15,7 @@ use crate::{
 };
 
 use super::{daemon, faults::dead_letters};
+use crate::common::Counting;
 
 #[test]
 fn messages_that_amqp_0_9_1_cannot_carry_are_parked_and_others_go_on() {
@@ -54,7 +55,7 @@ fn messages_that_amqp_0_9_1_cannot_carry_are_parked_and_others_go_on() {
         for arrival in odd.collect(100, Duration::from_millis(100)) {
             *arrived.entry(String::from_utf8(arrival.body).unwrap()).or_default() += 1;
         }
-        parked = session.queue_depth("delay.parked").unwrap().unwrap().ready as usize;
+        parked = session.counts("delay.parked").unwrap().unwrap().ready as usize;
         let came = |kind: &str| arrived.get(kind).copied().unwrap_or_default();
         came("plain") >= 4 && came("nan") + came("decimal") + parked >= deadly + 4
     });
@@ -85,13 +86,13 @@ fn deep_headers_hold_up_a_part_only() {
     // show that not all of them wait, on any machine.
     let first = inbox.collect(1, PATIENCE).len();
     let mut session = Session::open(&settings.broker).unwrap();
-    let parked = session.queue_depth("delay.parked").unwrap().unwrap().ready;
+    let parked = session.counts("delay.parked").unwrap().unwrap().ready;
     // On 3.10, the deep message may still come first.
     let older = session.server_version().is_some_and(|version| version.starts_with("3."));
     assert!(first == 1 && (older || parked == 0), "{first} {parked} {}", daemon.log());
     assert_eq!(inbox.collect(299, PATIENCE).len(), 299);
     eventually("the broker has moved the message unchanged", || {
-        session.queue_depth("delay.parked").unwrap().is_some_and(|depth| depth.ready == 1)
+        session.counts("delay.parked").unwrap().is_some_and(|depth| depth.ready == 1)
     });
     eventually("that is logged", || daemon.log().contains("it is moved unchanged"));
     assert_eq!(daemon.stop(), Some(0));

@@ -10,6 +10,7 @@ use delayline_core::{
 };
 use delayline_settings::Settings;
 
+use crate::common::Counting;
 use crate::{
     common::{Inbox, PATIENCE, app, daemon::Daemon, eventually, installed},
     proxy::{Valve, proxy},
@@ -39,7 +40,7 @@ fn daemon(settings: &Settings, valve: &Arc<Valve>) -> Daemon {
     let queue = Names::new(settings.topology.set.clone()).retry();
     // The daemon uses several channels.
     eventually("the daemon consumes", || {
-        session.queue_depth(&queue).unwrap().is_some_and(|depth| depth.consumers > 0)
+        session.counts(&queue).unwrap().is_some_and(|depth| depth.consumers > 0)
     });
     daemon
 }

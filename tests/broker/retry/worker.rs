@@ -27,6 +27,7 @@ use crate::{
 };
 
 use super::{by_id, parked};
+use crate::common::Counting;
 
 #[test]
 fn a_handler_decides_and_a_panic_is_a_failure() {
@@ -87,7 +88,7 @@ fn a_handler_decides_and_a_panic_is_a_failure() {
     }
     let mut left = Session::open(&settings.broker).unwrap();
     eventually("the queue is empty", || {
-        left.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
+        left.counts("in.app").unwrap().is_some_and(|depth| depth.ready == 0 && depth.consumers == 0)
     });
 }
 
@@ -140,7 +141,7 @@ fn a_worker_without_free_places_ends_and_loses_nothing() {
     assert_eq!(ended, Ended::Full { queue: "in.app".into(), count: 10 });
     let mut session = Session::open(&settings.broker).unwrap();
     eventually("all messages are back", || {
-        session.queue_depth("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
+        session.counts("in.app").unwrap().is_some_and(|depth| depth.ready == 11)
     });
 }
 
@@ -182,7 +183,7 @@ fn a_worker_that_may_not_retry_takes_nothing_until_it_may() {
 
 /// The number of ready messages in a queue, if the broker answers.
 fn ready(settings: &Settings, queue: &str) -> Option<u32> {
-    Some(Session::open(&settings.broker).ok()?.queue_depth(queue).ok()??.ready)
+    Some(Session::open(&settings.broker).ok()?.counts(queue).ok()??.ready)
 }
 
 #[test]

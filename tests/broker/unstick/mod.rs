@@ -23,6 +23,7 @@ use delayline_node::{NodeOptions, PrivateNode};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
+use crate::common::Counting;
 use crate::common::{
     Inbox, PATIENCE, app, eventually, eventually_seen, http, install, raw, refusing, topology, vhost_on,
 };
@@ -181,7 +182,7 @@ fn a_landing_queue_hands_on_once_its_target_is_there() {
     // On a busy machine, the last message may still be in hand-over from a level.
     let touched = report.touched.iter().find(|it| it.queue == landing.name);
     assert_eq!(touched.unwrap().left, Some(0), "{report:#?}");
-    let depth = || session.queue_depth("target").unwrap().unwrap().ready;
+    let depth = || session.counts("target").unwrap().unwrap().ready;
     let mut depth = depth;
     eventually("all messages are in the target", || depth() == 50);
 }
@@ -272,7 +273,7 @@ fn the_levels_of_other_layouts_hand_on_too() {
         let report = unstick(&settings, &options(matching(pattern))).unwrap();
         assert_eq!(report.touched.len(), 1, "{report:#?}");
         assert_eq!((report.touched[0].queue.as_str(), report.touched[0].left), (lowest.as_str(), Some(0)));
-        let mut ready = || session.queue_depth(&target).unwrap().unwrap().ready;
+        let mut ready = || session.counts(&target).unwrap().unwrap().ready;
         eventually("all messages have arrived", || ready() == 40);
     }
     // Queues that dead-letter at most once, or not at all, are never touched.

@@ -2,6 +2,7 @@
 //! retry before its time limit, but a command on the node can. No message is lost.
 
 use super::*;
+use crate::common::Counting;
 
 /// Makes the workers of this vhost believe that their last attempt was long ago. Workers of other
 /// vhosts are not changed.
@@ -38,7 +39,7 @@ fn refused_messages_are_offered_again_after_the_time_limit() {
     let refused = eventually_seen(
         "the other messages are refused",
         || {
-            let ready = u64::from(session.queue_depth("small").unwrap().unwrap().ready);
+            let ready = u64::from(session.counts("small").unwrap().unwrap().ready);
             (ready, dead_letters(&settings, &landing.name))
         },
         |&(taken, stuck)| taken > 0 && taken + stuck == 60,
@@ -159,7 +160,7 @@ fn a_message_of_a_deleted_queue_is_freed_by_a_new_binding_or_by_restarting_the_w
             let report = again(PATIENCE);
             assert_eq!(report.touched[0].left, Some(0), "{report:#?}");
             session.unbind(&binding("one-more")).unwrap();
-            let copies = session.queue_depth("one-more").unwrap().unwrap().ready;
+            let copies = session.counts("one-more").unwrap().unwrap().ready;
             assert_eq!(copies, 20);
             assert_eq!(arrived(&settings, &inbox), 0, "a message came twice");
         } else {

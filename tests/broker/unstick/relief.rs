@@ -13,6 +13,7 @@ use delayline_amqp::{Next, broker::Secret};
 use delayline_broker::Survey;
 
 use super::{refused::long_ago, *};
+use crate::common::Counting;
 
 #[test]
 fn an_application_that_blocks_a_level_is_paused_until_its_queue_accepts_messages() {
@@ -61,7 +62,7 @@ fn an_application_that_blocks_a_level_is_paused_until_its_queue_accepts_messages
         |&arrived| arrived == 60,
     );
     eventually_seen("it is resumed", is_paused, |paused| *paused == Some(false));
-    eventually("its queue is gone", || session.queue_depth("delay.paused.greedy").unwrap().is_none());
+    eventually("its queue is gone", || session.counts("delay.paused.greedy").unwrap().is_none());
     stop.store(true, Ordering::Relaxed);
     running.join().unwrap();
 }

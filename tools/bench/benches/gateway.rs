@@ -56,7 +56,7 @@ fn main() {
     // No daemon runs: all wait for it. After an hour they would be due.
     publish(settings, BACKLOG, None, |id| message(&entry, id, 3_600_000));
     let one = serve();
-    let mut depth = || session.queue_depth(&format!("delay.gateway.{NAME}")).unwrap().unwrap().ready;
+    let mut depth = || session.queue_depth(&format!("delay.gateway.{NAME}")).unwrap().unwrap().ready.unwrap();
     while depth() > BACKLOG - 1_000 {
         thread::sleep(Duration::from_millis(5));
     }

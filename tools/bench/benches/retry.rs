@@ -49,7 +49,7 @@ fn main() {
     for (what, level) in [("its log at `warn`", "warn"), ("a line logged for each decision", "info")] {
         publish(&fill, BACKLOG, None, |_| message("bulk", Delay::ZERO));
         let service = serve(level);
-        let mut left = || session.queue_depth("delay.retry").unwrap().unwrap().ready;
+        let mut left = || session.queue_depth("delay.retry").unwrap().unwrap().ready.unwrap();
         while left() == BACKLOG {
             thread::sleep(Duration::from_millis(20));
         }

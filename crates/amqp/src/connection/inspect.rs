@@ -31,8 +31,9 @@ use super::login::Login;
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
-/// The class `basic` with its method `deliver`.
+/// The class `basic` with its methods `deliver` and `get-ok`.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
+const GET_OK: [u8; 4] = [0, 60, 0, 71];
 /// Type, channel and length. One more byte follows the payload.
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
@@ -156,7 +157,7 @@ impl Inspector {
         let channel = u16::from_be_bytes([frame[1], frame[2]]);
         let payload = FRAME_HEAD..whole - 1;
         if frame[0] == METHOD {
-            if frame[payload.clone()].starts_with(&DELIVER) {
+            if [DELIVER, GET_OK].iter().any(|method| frame[payload.clone()].starts_with(method)) {
                 let Some((tag, readable)) = deliver(&mut frame[payload]) else { return whole };
                 self.deliveries.retain(|(other, _)| *other != channel);
                 self.deliveries.push((channel, tag));
@@ -197,11 +198,11 @@ impl Inspector {
     }
 }
 
-/// The tag of a `basic.deliver`, and whether its exchange and routing key are UTF-8. Bytes that are
-/// not are replaced by question marks.
+/// The tag of a `basic.deliver` or `basic.get-ok`, and whether its exchange and routing key are UTF-8. Bytes
+/// that are not are replaced by question marks.
 fn deliver(payload: &mut [u8]) -> Option<(u64, bool)> {
-    // Class and method, the consumer's tag, the delivery's tag, the flags.
-    let tag = 5 + usize::from(*payload.get(4)?);
+    // Class and method, the consumer's tag if there is one, the delivery's tag, the flags.
+    let tag = if payload.starts_with(&GET_OK) { 4 } else { 5 + usize::from(*payload.get(4)?) };
     let number = big_endian(payload.get(tag..tag + 8)?);
     let (mut at, mut readable) = (tag + 9, true);
     for _ in 0..2 {

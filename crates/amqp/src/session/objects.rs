@@ -23,6 +23,9 @@ const STARTS: u32 = 3;
 /// broker reports an empty queue.
 const COUNTED: Duration = Duration::from_millis(250);
 
+/// How long a queue may take to give a message, or to have none. The broker itself waits longer.
+const GIVEN: Duration = Duration::from_secs(10);
+
 /// How often a queue that may have been too slow is counted.
 const COUNTS: u32 = 4;
 
@@ -31,18 +34,21 @@ const COUNTS: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueDepth {
-    /// Messages that are ready.
-    pub ready: u32,
-    /// Consumers of the queue.
-    pub consumers: u32,
+    /// Messages that are ready; `None` if the queue was too slow to count them.
+    pub ready: Option<u32>,
+    /// Consumers of the queue; `None` if the queue was too slow to count them.
+    pub consumers: Option<u32>,
 }
 
 impl QueueDepth {
     /// This many ready messages and consumers.
     #[must_use]
     pub const fn new(ready: u32, consumers: u32) -> Self {
-        Self { ready, consumers }
+        Self { ready: Some(ready), consumers: Some(consumers) }
     }
+
+    /// Nothing is known, except that the queue exists.
+    const UNKNOWN: Self = Self { ready: None, consumers: None };
 }
 
 impl Session {
@@ -61,28 +67,53 @@ impl Session {
     /// The counts of a queue; `None` if it does not exist.
     ///
     /// A quorum queue on a busy node can be too slow to report its counts, and the broker reports an
-    /// empty queue instead. Such a queue is counted again, up to four times in total.
+    /// empty queue instead. Such a queue is counted again, up to four times in total; then its counts are
+    /// unknown. The broker also reports an empty queue, and at once, if the queue's process does not run:
+    /// [`is_empty`](Self::is_empty) is certain.
     ///
     /// # Errors
     /// Any except 404. A broker may ask for permissions (403).
     pub fn queue_depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
-        for _ in 1..COUNTS {
+        for _ in 0..COUNTS {
             let asked = Instant::now();
             let depth = self.depth(name)?;
-            let is_empty = depth.is_some_and(|depth| depth.ready == 0 && depth.consumers == 0);
-            if !is_empty || asked.elapsed() < COUNTED {
+            if depth != Some(QueueDepth::new(0, 0)) || asked.elapsed() < COUNTED {
                 return Ok(depth);
             }
         }
-        self.depth(name)
+        Ok(Some(QueueDepth::UNKNOWN))
+    }
+
+    /// Whether no message is ready in a queue: the queue itself answers, in turn with everything else that
+    /// happens to it. A message that it gives is put back, which counts as a delivery. After a failure the
+    /// session has a new connection if it lost the old one; consumers end with that.
+    ///
+    /// # Errors
+    /// It is unknown: 404 without such a queue, 403 without the permission to read it, 405 if it allows only one
+    /// consumer, any other if it does not answer, or if the client library cannot be given the message. Not
+    /// for streams: brokers end the connection over the question.
+    pub fn is_empty(&mut self, name: &str) -> Result<bool, AmqpError> {
+        let damage = self.damage.clone();
+        let limit = self.limit;
+        self.limit = limit.min(GIVEN);
+        let answer = self.call(|channel| {
+            let Some(got) = channel.basic_get(name, false)? else { return Ok(true) };
+            damage.take(channel.channel_id(), got.delivery.delivery_tag());
+            got.nack(channel, true).map(|()| false)
+        });
+        self.limit = limit;
+        if answer.is_err() && self.connection.is_none() {
+            *self = Self::open_for(&self.broker.clone(), self.purpose)?;
+        }
+        answer
     }
 
     fn depth(&mut self, name: &str) -> Result<Option<QueueDepth>, AmqpError> {
         let declared = self.call(|channel| {
             let queue = channel.queue_declare_passive(name)?;
             Ok(QueueDepth {
-                ready: queue.declared_message_count().unwrap_or(0),
-                consumers: queue.declared_consumer_count().unwrap_or(0),
+                ready: queue.declared_message_count(),
+                consumers: queue.declared_consumer_count(),
             })
         });
         match declared {

@@ -192,7 +192,7 @@ impl Listening {
             None => (names.listener(&format!("{:016x}", fastrand::u64(..))), true),
             Some(name) => {
                 let depth = session.queue_depth(name)?;
-                if names.is_listener(name) && depth.is_some_and(|depth| depth.consumers > 0) {
+                if names.is_listener(name) && depth.is_some_and(|depth| depth.consumers > Some(0)) {
                     let reason = format!("queue `{name}` belongs to a running `delayline listen`");
                     return Err(Failure::new(Code::Problem, reason));
                 }
@@ -273,15 +273,30 @@ impl Listening {
         for _ in 0..20 {
             match session.queue_depth(&self.queue)? {
                 None => return Ok(()),
-                Some(QueueDepth { ready, consumers: 0, .. }) if ready == 0 || self.copies => {
+                Some(QueueDepth { consumers: Some(0) | None, .. }) if self.copies => {
                     session.delete_queue(&self.queue)?;
                     return Ok(());
                 }
-                Some(QueueDepth { consumers: 0, .. }) => break,
+                // Only the queue itself knows: a broker reports 0 for a queue that does not answer.
+                Some(QueueDepth { ready: Some(0), consumers: Some(0), .. }) => {
+                    match session.is_empty(&self.queue) {
+                        Ok(true) => drop(session.delete_queue(&self.queue)?),
+                        Ok(false) => break,
+                        Err(error) => aside(format!(
+                            "queue `{}` stays: it is unknown whether it holds messages ({error})",
+                            self.queue
+                        )),
+                    }
+                    return Ok(());
+                }
+                Some(QueueDepth { consumers: Some(0), .. }) => break,
                 Some(_) => thread::sleep(TICK),
             }
         }
-        aside(format!("queue `{}` stays: it holds messages or has another consumer", self.queue));
+        aside(format!(
+            "queue `{}` stays: it holds messages, has another consumer, or could not be counted",
+            self.queue
+        ));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use owo_colors::OwoColorize;
 
 use delayline_admin::{
-    self as admin, Evidence, Layout, TransferLevel, TransferOptions, TransferReport, TransferSource,
+    self as admin, Evidence, Layout, TransferLevel, TransferOptions, TransferReport, TransferSource, named,
 };
 use delayline_core::{shell::command, topology::SetName};
 use delayline_settings::{Layers, Settings};
@@ -154,10 +154,11 @@ fn destination(args: &Args, from: &Settings) -> Result<Settings, Failure> {
 
 fn code(report: &TransferReport) -> Code {
     let stays = report.withheld > 0 || report.handing_on != Some(0) || report.unfinished;
+    let stays = stays || !report.uncounted.is_empty();
     match report {
         _ if report.interrupted => Code::Interrupted,
         _ if report.failure.is_some() => Code::Broker,
-        _ if report.dry_run && report.stay() == 0 => Code::Done,
+        _ if report.dry_run && report.stay() == 0 && report.uncounted.is_empty() => Code::Done,
         _ if stays || report.stay() > 0 => Code::Problem,
         _ => Code::Done,
     }
@@ -170,7 +171,8 @@ fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
         false => "moved".green().bold().to_string(),
     };
     output.line(format!("{head} {} from `{from}` to `{to}`", of(report)))?;
-    let busy = report.levels.iter().filter(|level| level.waiting > 0 || level.moved > 0 || level.stay > 0);
+    let busy =
+        report.levels.iter().filter(|level| level.waiting != Some(0) || level.moved > 0 || level.stay > 0);
     let rows: Vec<_> = busy.map(|level| row(level, report)).collect();
     if !rows.is_empty() {
         let moved = if report.dry_run { ">would move" } else { ">moved" };
@@ -208,13 +210,21 @@ fn show(report: &TransferReport, output: &mut Output) -> Result<(), Failure> {
     if report.unfinished {
         output.line("  messages keep arriving: stop their publishers, then run this again")?;
     }
+    if !report.uncounted.is_empty() {
+        output.line(format!(
+            "  it is unknown whether messages are in {}, which did not answer. Run this again, or find the cause \
+             with `{}`",
+            named(report.uncounted.iter().map(|queue| format!("`{}`", readable(queue)))),
+            command(&["doctor"])
+        ))?;
+    }
     Ok(())
 }
 
 /// How many messages were moved, or would be, as far as that is known.
 fn of(report: &TransferReport) -> String {
-    let waiting = counted(report.waiting, "message");
-    match report.waiting.saturating_sub(report.unexamined) {
+    let waiting = text::messages(report.waiting);
+    match report.waiting.unwrap_or(u64::MAX).saturating_sub(report.unexamined) {
         _ if report.unexamined == 0 => format!("{} of {waiting}", grouped(report.moved)),
         0 => format!("? of {waiting}"),
         examined => {
@@ -228,7 +238,8 @@ fn row(level: &TransferLevel, report: &TransferReport) -> Vec<String> {
         true => "?".to_owned(),
         false => grouped(count),
     };
-    let mut row = vec![readable(&level.queue), grouped(level.waiting), known(level.moved), known(level.stay)];
+    let mut row =
+        vec![readable(&level.queue), text::number(level.waiting), known(level.moved), known(level.stay)];
     if report.unexamined > 0 {
         row.push(grouped(level.unexamined));
     }

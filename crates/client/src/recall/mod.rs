@@ -213,7 +213,7 @@ impl Recaller {
     /// [`RecallError::NotOffered`], [`RecallError::NoSet`], or the connection is lost.
     pub fn check(&self, app: &AppKey) -> Result<(), RecallError> {
         let queue = self.names.recalled(app);
-        match self.call(app, |session| ready(session, &queue)) {
+        match self.call(app, |session| counted(session, &queue)) {
             // Some versions answer only users with the permission to configure the queue.
             Ok(_) | Err(RecallError::NotPermitted { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -235,7 +235,7 @@ impl Recaller {
         drop(reader);
         // The next call should find the messages that this one has requeued.
         let deadline = Instant::now() + PATIENCE;
-        while self.call(handle.app(), |session| self::ready(session, &queue))? < ready
+        while self.call(handle.app(), |session| counted(session, &queue))? < Some(ready)
             && Instant::now() < deadline
         {
             thread::sleep(Duration::from_millis(5));
@@ -278,10 +278,21 @@ fn is_over(handle: &Handle, now: Timestamp) -> bool {
     handle.due().is_some_and(|due| due <= now)
 }
 
-/// How many messages of a queue are ready.
-fn ready(session: &mut Session, queue: &str) -> Result<u32, AmqpError> {
+/// How many messages of a queue are ready, by the broker's count; `None` if the queue was too slow.
+fn counted(session: &mut Session, queue: &str) -> Result<Option<u32>, AmqpError> {
     let missing = || AmqpError::Channel { code: 404, text: format!("there is no queue `{queue}`") };
     Ok(session.queue_depth(queue)?.ok_or_else(missing)?.ready)
+}
+
+/// How many messages of a queue are ready. If there seem to be none, the queue itself is asked: the broker
+/// reports 0 for a queue that does not answer.
+fn ready(session: &mut Session, queue: &str) -> Result<u32, AmqpError> {
+    match counted(session, queue)? {
+        Some(ready @ 1..) => Ok(ready),
+        _ if session.is_empty(queue)? => Ok(0),
+        // It has answered, so it can be counted.
+        _ => Ok(counted(session, queue)?.map_or(1, |ready| ready.max(1))),
+    }
 }
 
 /// Whether the message is among this many at the head of the queue. The session holds the messages

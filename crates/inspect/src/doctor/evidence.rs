@@ -83,11 +83,15 @@ pub(super) fn gather(
     let (about, mut unchecked) = About::fetch(session.server_version(), management);
     snapshot.about = about;
     // The API's count is some seconds old. It is used if we lack the right to read the queue.
-    let mut waits = |name: &str| matches!(session.queue_depth(name), Ok(Some(depth)) if depth.ready > 0);
+    let mut waits = |name: &str| session.queue_depth(name).ok().flatten().map(|depth| depth.ready);
     let waiting = Kept::ALL.map(|kept| (waits(&kept.queue(topology).name), kept));
-    drop(session);
+    for (_, kept) in waiting.iter().filter(|(waits, _)| *waits == Some(None)) {
+        unchecked.push(format!("the {} messages: their queue does not answer", kept.as_str()));
+    }
     let queues = queues_on_the_way(topology, &snapshot);
-    unchecked.extend(mark_leaderless(&api, &mut snapshot, &queues, IfNew::Wait)?.unchecked());
+    let leaders = mark_leaderless(&api, &mut session, &mut snapshot, &queues, IfNew::Wait)?;
+    drop(session);
+    unchecked.extend(leaders.unchecked());
     unchecked.append(&mut snapshot.unchecked);
     let shovels = snapshot.fetch_shovels(&api, &settings.broker);
     or_unchecked(shovels, "shovels on the set's exchanges and queues", &mut unchecked);
@@ -107,6 +111,7 @@ pub(super) fn gather(
                 .unwrap_or_default();
         for (waits, kept) in waiting {
             let counted = snapshot.queues.get(&kept.queue(topology).name);
+            let waits = waits.flatten() > Some(0);
             if options.sample == 0 || !(waits || counted.is_some_and(|queue| queue.messages != Some(0))) {
                 continue;
             }

@@ -127,9 +127,9 @@ fn await_ready(settings: &Settings, queue: &Queue, count: u64) {
     let (mut last, mut same) = (None, 0);
     while same < SAME && Instant::now() < until {
         let Ok(Some(depth)) = session.queue_depth(&queue.name) else { return };
-        let there = u64::from(depth.ready) >= count && last == Some(depth.ready);
+        let there = depth.ready.is_some_and(|ready| u64::from(ready) >= count) && last == depth.ready;
         same = if there { same + 1 } else { 0 };
-        last = Some(depth.ready);
+        last = depth.ready;
         thread::sleep(Duration::from_millis(100));
     }
 }

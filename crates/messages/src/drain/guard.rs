@@ -37,7 +37,10 @@ pub(super) fn check(
     let depth = session
         .queue_depth(name)?
         .ok_or_else(|| DrainError::Missing { what: Endpoint::Queue(name.clone()) })?;
-    let messages = depth.ready.into();
+    let messages = match depth.ready {
+        Some(ready @ 1..) => ready.into(),
+        seen => at_least(session, name, seen)?,
+    };
     let unknown = Waiting { messages, bytes: None };
     let quorum = Argument::from(QueueType::Quorum.as_str());
     if queue.arguments.get("x-queue-type") != Some(&quorum) {
@@ -62,6 +65,22 @@ pub(super) fn check(
             }
             Err(error) => Err(error.into()),
         },
+    }
+}
+
+/// How many messages there are at least in a queue that seems to be empty. The broker reports that of a queue
+/// that does not answer, so the queue itself is asked.
+fn at_least(session: &mut Session, queue: &str, seen: Option<u32>) -> Result<u64, DrainError> {
+    match session.is_empty(queue) {
+        Ok(true) => Ok(0),
+        // It has answered, so it can be counted.
+        Ok(false) => {
+            let depth = session.queue_depth(queue)?;
+            Ok(depth.and_then(|depth| depth.ready).map_or(1, |ready| ready.max(1)).into())
+        }
+        // It may not be asked, but has answered at once.
+        Err(AmqpError::Channel { .. }) if seen == Some(0) => Ok(0),
+        Err(error) => Err(DrainError::Unanswered { queue: queue.into(), reason: error.to_string() }),
     }
 }
 

@@ -49,6 +49,7 @@ mod sender;
 
 use delayline_amqp::{AmqpError, Session};
 use delayline_broker::ManagementError;
+use delayline_core::shell::command;
 use delayline_core::{
     codec::AppKey,
     topology::{Endpoint, Queue, if_missing},
@@ -103,6 +104,18 @@ pub enum DrainError {
          limit is unknown ({reason}). Give the URL of the management API (--management-url)"
     )]
     UnknownLimit {
+        /// Its name.
+        queue: String,
+        /// The reason.
+        reason: String,
+    },
+    /// It cannot be counted or read.
+    #[error(
+        "queue `{queue}` does not answer, so it is unknown whether it has messages ({reason}). Try again. If \
+         that does not help, `{}` shows whether the queue has a leader",
+        command(&["doctor"])
+    )]
+    Unanswered {
         /// Its name.
         queue: String,
         /// The reason.

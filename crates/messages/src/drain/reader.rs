@@ -273,8 +273,9 @@ impl Returned {
     }
 }
 
+/// How many messages are ready; 0 if that is unknown. It is only waited for.
 fn ready(session: &mut Session, queue: &str) -> Result<u64, AmqpError> {
-    Ok(session.queue_depth(queue)?.map_or(0, |depth| depth.ready.into()))
+    Ok(session.queue_depth(queue)?.and_then(|depth| depth.ready).unwrap_or(0).into())
 }
 
 /// Waits until `expected` messages are ready. False on timeout.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::{
-    drain::Decision, drain::Drain, drain::Drained, drain::Progress, drain::past, error::AdminError,
-    error::connect, error::doing, examine::as_installed, unstick::without_limit,
+    drain::Decision, drain::Drain, drain::DrainError, drain::Drained, drain::Progress, drain::past,
+    error::AdminError, error::connect, error::doing, examine::as_installed, unstick::without_limit,
 };
 use delayline_amqp::v1::Foreign;
 use delayline_broker::{ManagementApi, Scope, Snapshot};
@@ -95,7 +95,7 @@ fn is_for(app: &AppKey, routing_key: &str) -> bool {
 /// policies.
 ///
 /// # Errors If the broker cannot be asked, or reading would not be safe
-/// ([`DrainError::DeliveryLimit`](crate::drain::DrainError)).
+/// ([`DrainError::DeliveryLimit`]).
 pub fn discard_app(
     settings: &Settings,
     topology: &Topology,
@@ -131,7 +131,7 @@ pub fn discard_app(
             if report.ended() {
                 break;
             }
-            let mut passed = past(settings, queue, u64::MAX, || {
+            let passed = past(settings, queue, u64::MAX, || {
                 let mut theirs = 0;
                 let drained = Drain::new(settings, queue).until(stop).run(
                     |delivery| {
@@ -142,7 +142,14 @@ pub fn discard_app(
                     &mut progress,
                 )?;
                 Ok((drained, theirs))
-            })?;
+            });
+            let mut passed = match passed {
+                Err(error @ DrainError::Unanswered { .. }) if !report.levels.is_empty() => {
+                    report.failure = Some(error.to_string());
+                    break;
+                }
+                passed => passed?,
+            };
             let foreign = |message: &Foreign| is_for(app, &message.routing_key);
             let theirs = passed.value + passed.aside.messages().filter(|it| foreign(it)).count() as u64;
             passed.aside.discard(&mut passed.drained, |message| foreign(message) && !dry_run);

@@ -202,10 +202,17 @@ impl Adding {
         }
         // Only the management API counts messages that are being handed on, and it is late.
         thread::sleep(SETTLE);
-        let snapshot = steps::look(&self.api, &self.broker.vhost, false)?;
         for report in reports {
             let names: Vec<_> = report.removed.iter().map(String::as_str).collect();
-            let kept = contents::waiting(&mut self.session, &names, Some(&snapshot))?;
+            let (snapshot, kept) = contents::last(
+                || {
+                    let snapshot = steps::look(&self.api, &self.broker.vhost, false)?;
+                    let last = contents::When::Last;
+                    let kept = contents::waiting(&mut self.session, &names, Some(&snapshot), last)?;
+                    Ok((snapshot, kept))
+                },
+                |(_, kept)| kept,
+            )?;
             let is_bound =
                 |name: &String| snapshot.bindings_to(&Endpoint::Queue(name.clone())).next().is_some();
             report.removed.retain(|name| kept.iter().all(|it| it.queue != *name) && !is_bound(name));

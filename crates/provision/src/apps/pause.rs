@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::{AppSpecError, api, steps::look};
 use crate::{
     engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Move, engine::Plan,
-    engine::Step, engine::contents::SETTLE, engine::contents::contents, engine::interrupted,
+    engine::Step, engine::contents::SETTLE, engine::contents::When, engine::contents::contents,
+    engine::interrupted,
 };
 use delayline_inspect::{Hold, behind};
 use delayline_messages::{error::AdminError, error::connect, error::doing, examine::describe};
@@ -144,7 +145,7 @@ pub fn resume_app(
         report.outcome = Applied::Unchanged;
         return Ok(report);
     }
-    report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot))?.messages;
+    report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot), When::First)?.messages;
     report.target = at.target();
     let stands = |target: &&Endpoint| match target {
         Endpoint::Queue(name) => at.snapshot.queues.contains_key(name),
@@ -167,10 +168,10 @@ pub fn resume_app(
     loop {
         let settled = begun.elapsed() > SETTLE;
         at.snapshot = look(&at.api, &settings.broker.vhost, false)?;
-        report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot))?.messages;
+        report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot), When::Last)?.messages;
         report.interrupted = stop.load(Ordering::Relaxed);
         if !report.interrupted
-            && at.session.queue_depth(&paused).is_ok_and(|it| it.is_some_and(|it| it.ready > 0))
+            && at.session.queue_depth(&paused).is_ok_and(|it| it.is_some_and(|it| it.ready > Some(0)))
         {
             // A busy broker delivered nothing for a while.
             report.handed_on += at.hand_on(&paused, stop)?;
@@ -306,7 +307,7 @@ impl<'a> At<'a> {
                 }
                 Next::Timeout => {
                     let depth = self.session.queue_depth(queue).map_err(doing_it())?;
-                    if depth.is_none_or(|depth| depth.ready == 0) {
+                    if depth.is_none_or(|depth| depth.ready <= Some(0)) {
                         break;
                     }
                 }

@@ -19,13 +19,14 @@ use serde::Serialize;
 use super::{api, rights::is_of_adding, steps::look};
 use crate::{
     engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting, engine::contents,
-    engine::contents::SETTLE, engine::contents::contents, engine::contents::may_be_gone,
+    engine::contents::SETTLE, engine::contents::When, engine::contents::contents, engine::contents::last,
+    engine::contents::may_be_gone,
 };
 use delayline_inspect::landing;
 use delayline_messages::{
     error::AdminError, error::connect, error::doing, examine, examine::ObjectState, number::counted,
-    number::counted_if_known, number::either, scheduled::PendingCopies, scheduled::count_recalls_of,
-    scheduled::lost, scheduled::lost::Lost, scheduled::pending_copies,
+    number::either, scheduled::PendingCopies, scheduled::count_recalls_of, scheduled::lost,
+    scheduled::lost::Lost, scheduled::pending_copies,
 };
 
 /// The parts to remove.
@@ -102,12 +103,7 @@ impl fmt::Display for RemoveRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut reasons = self.conflicts.clone();
         for waiting in &self.waiting {
-            reasons.push(format!(
-                "{} {} in `{}`",
-                counted_if_known(waiting.messages, "message"),
-                either(waiting.messages.unwrap_or(0), "waits", "wait"),
-                waiting.queue
-            ));
+            reasons.push(waiting.to_string());
         }
         for (queue, consumers) in &self.consumed {
             reasons.push(format!("{consumers} consumers are attached to `{queue}`"));
@@ -180,7 +176,7 @@ pub fn remove_app(
     if options.only_recall {
         belongings.only_recall(topology, app, &mut report);
     }
-    count(&mut session, &snapshot, &belongings, &mut refusal)?;
+    count(&mut session, &snapshot, &belongings, When::First, &mut refusal)?;
     let until = Instant::now() + SETTLE;
     while !options.force
         && refusal.consumed.is_empty()
@@ -189,7 +185,7 @@ pub fn remove_app(
     {
         thread::sleep(Duration::from_secs(1));
         refusal.waiting.clear();
-        count(&mut session, &look(&api, vhost, false)?, &belongings, &mut refusal)?;
+        count(&mut session, &look(&api, vhost, false)?, &belongings, When::First, &mut refusal)?;
     }
     let lost = match &belongings.journal {
         Some(journal) => lost_journal(settings, &snapshot, journal, &mut refusal)?,
@@ -215,11 +211,14 @@ pub fn remove_app(
     let mut removal = Removal { broker: &settings.broker, session: &mut session, api: None, stop };
     let settle = !options.force && belongings.queues().next().is_some();
     let count = |session: &mut Session| {
-        let mut late = RemoveRefusal { unbound_meanwhile: !gates.is_empty(), ..RemoveRefusal::default() };
-        if settle {
-            count(session, &look(&api, vhost, false)?, &belongings, &mut late)?;
-        }
-        Ok(late)
+        let count = || {
+            let mut late = RemoveRefusal { unbound_meanwhile: !gates.is_empty(), ..RemoveRefusal::default() };
+            if settle {
+                count(session, &look(&api, vhost, false)?, &belongings, When::Last, &mut late)?;
+            }
+            Ok(late)
+        };
+        last(count, |late| &late.waiting)
     };
     let add = topology.settings().set.command(&["app", "add", app.as_str()]);
     let restoring = format!("restoring the application's binding (`{add}` does that, too)");
@@ -475,11 +474,12 @@ fn count(
     session: &mut Session,
     snapshot: &Snapshot,
     belongings: &Belongings,
+    when: When,
     refusal: &mut RemoveRefusal,
 ) -> Result<(), AdminError> {
     refusal.recalls = belongings.recalls;
     for name in belongings.queues() {
-        let found = contents(session, name, Some(snapshot))?;
+        let found = contents(session, name, Some(snapshot), when)?;
         if found.messages != Some(0) {
             refusal.waiting.push(Waiting { queue: name.clone(), messages: found.messages });
         }

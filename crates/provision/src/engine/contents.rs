@@ -1,19 +1,35 @@
 //! The messages that would be lost with a queue: counted before it is deleted, and as it is deleted.
 
-use std::{thread, time::Duration};
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
 
 use log::debug;
 use serde::Serialize;
 
-use delayline_amqp::{HAND_OVER, QueueDepth, Session};
+use delayline_amqp::{AmqpError, HAND_OVER, QueueDepth, Session};
 use delayline_broker::{ManagementApi, ManagementError, QueueInfo, Snapshot};
 use delayline_core::shell::quoted;
-use delayline_messages::{error::AdminError, error::doing};
+use delayline_messages::{error::AdminError, error::doing, number::counted, number::either, number::named};
 
 /// How long to wait between closing the entry and counting again. Messages between two queues are seen only
 /// in the management API's counts. A queue renews its own every 5 s, and the API collects them every 5 s:
 /// up to 9.8 s were measured, on 3.10 and 4.3.
 pub(crate) const SETTLE: Duration = Duration::from_secs(12);
+
+/// How long to wait before counting again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Which count of a queue it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// The first one. The broker may have no statistics of a new queue yet.
+    First,
+    /// The last one before it is deleted, after [`SETTLE`]: now statistics that are missing were lost, such
+    /// as in a restart.
+    Last,
+}
 
 /// Messages in a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -21,9 +37,35 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(12);
 pub struct Waiting {
     /// The queue.
     pub queue: String,
-    /// How many; stuck messages are included if they can be seen. `None` if the broker keeps no statistics
-    /// and gave no count.
+    /// How many; stuck messages are included if they can be seen. `None` if that is unknown: the queue does
+    /// not answer, or the broker has no statistics of it.
     pub messages: Option<u64>,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, messages } = self;
+        match messages {
+            Some(messages) => {
+                write!(
+                    f,
+                    "{} {} in `{queue}`",
+                    counted(*messages, "message"),
+                    either(*messages, "waits", "wait")
+                )
+            }
+            None => f.write_str(&uncounted([queue.as_str()])),
+        }
+    }
+}
+
+/// Why it is unknown whether queues hold messages.
+pub(crate) fn uncounted<'a>(queues: impl IntoIterator<Item = &'a str>) -> String {
+    let queues = named(queues.into_iter().map(|queue| format!("`{queue}`")));
+    format!(
+        "it is unknown whether messages wait in {queues}: the queue does not answer, or the broker has no \
+         statistics of it"
+    )
 }
 
 /// The number of messages and consumers of a queue.
@@ -34,26 +76,61 @@ pub(crate) struct Contents {
     pub(crate) consumers: u64,
 }
 
-/// Counts a queue both ways. A missing queue counts as empty.
+/// Counts a queue both ways, and asks the queue itself if it seems to be empty: a broker reports a queue
+/// that does not answer as empty, and its statistics stay as they were. A missing queue counts as empty.
 pub(crate) fn contents(
     session: &mut Session,
     name: &str,
     snapshot: Option<&Snapshot>,
+    when: When,
 ) -> Result<Contents, AdminError> {
     let depth = session.queue_depth(name).map_err(doing(format!("counting `{name}`")))?;
     let known = snapshot.and_then(|snapshot| snapshot.queues.get(name));
-    Ok(larger(depth, known))
+    let mut found = larger(depth, known);
+    if let Some(depth) = depth.filter(|_| found.messages == Some(0)) {
+        let asked = session.is_empty(name);
+        if let Err(error) = &asked {
+            debug!("whether `{name}` is empty: {error}");
+        }
+        found.messages = certain(depth, known, when, &asked);
+    }
+    Ok(found)
 }
+
+/// How many messages a queue has that seems to be empty.
+fn certain(
+    depth: QueueDepth,
+    known: Option<&QueueInfo>,
+    when: When,
+    asked: &Result<bool, AmqpError>,
+) -> Option<u64> {
+    // Only statistics show messages that are being handed on.
+    let counted = known.is_none_or(|info| info.messages.is_some());
+    match asked {
+        Ok(true) => (counted || when == When::First).then_some(0),
+        Ok(false) => Some(1),
+        // Then both counts have to show that it is empty.
+        Err(error) if error.code().is_some_and(|code| UNASKABLE.contains(&code)) => {
+            (depth.ready == Some(0) && known.is_some() && counted).then_some(0)
+        }
+        Err(_) => None,
+    }
+}
+
+/// AMQP's reply codes if a queue may not be asked for a message: without the permission to read it, and if it
+/// allows only one consumer.
+const UNASKABLE: [u16; 2] = [403, 405];
 
 /// The queues among these that hold messages, or may hold some.
 pub(crate) fn waiting(
     session: &mut Session,
     queues: &[&str],
     snapshot: Option<&Snapshot>,
+    when: When,
 ) -> Result<Vec<Waiting>, AdminError> {
     let mut waiting = Vec::new();
     for &queue in queues {
-        let messages = contents(session, queue, snapshot)?.messages;
+        let messages = contents(session, queue, snapshot, when)?.messages;
         if messages != Some(0) {
             waiting.push(Waiting { queue: queue.into(), messages });
         }
@@ -61,11 +138,28 @@ pub(crate) fn waiting(
     Ok(waiting)
 }
 
+/// The last count of queues. Counts again for a while if one is unknown: a busy broker is late with the
+/// statistics of a new queue.
+pub(crate) fn last<T>(
+    mut count: impl FnMut() -> Result<T, AdminError>,
+    waiting: impl Fn(&T) -> &[Waiting],
+) -> Result<T, AdminError> {
+    let until = Instant::now() + 2 * SETTLE;
+    loop {
+        let counted = count()?;
+        let unknown = waiting(&counted).iter().any(|it| it.messages.is_none());
+        if !unknown || Instant::now() > until {
+            return Ok(counted);
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
 /// Whether only the API counts these messages: its count may be older than a purge.
 pub(crate) fn may_be_gone(session: &mut Session, waiting: &[Waiting]) -> Result<bool, AdminError> {
     for Waiting { queue, .. } in waiting {
         let depth = session.queue_depth(queue).map_err(doing(format!("counting `{queue}`")))?;
-        if depth.is_some_and(|depth| depth.ready > 0) {
+        if depth.is_some_and(|depth| depth.ready > Some(0)) {
             return Ok(false);
         }
     }
@@ -75,10 +169,9 @@ pub(crate) fn may_be_gone(session: &mut Session, waiting: &[Waiting]) -> Result<
 /// AMQP has the current count without stuck messages, and 0 for a queue without a leader; the
 /// API has a count up to 10 s old with them. The larger one is used.
 fn larger(depth: Option<QueueDepth>, known: Option<&QueueInfo>) -> Contents {
-    let (ready, consumers) =
-        depth.map_or((0, 0), |depth| (u64::from(depth.ready), u64::from(depth.consumers)));
+    let of = |count: fn(QueueDepth) -> Option<u32>| depth.and_then(count).map_or(0, u64::from);
+    let (ready, consumers) = (of(|depth| depth.ready), of(|depth| depth.consumers));
     let Some(info) = known else { return Contents { messages: Some(ready), consumers } };
-    // A queue that was just declared has no statistics yet, and nothing in it.
     let count = |count: Option<u64>| count.unwrap_or(0);
     let messages =
         count(info.messages).max(count(info.messages_dlx) + count(info.messages_unacknowledged) + ready);

@@ -5,7 +5,7 @@ use std::{sync::atomic::AtomicBool, thread};
 use super::api;
 use crate::{
     apps::RemoveRefusal, apps::RemoveReport, engine::Closed, engine::Gate, engine::Removal, engine::Removed,
-    engine::contents::waiting,
+    engine::contents::When, engine::contents::last, engine::contents::waiting,
 };
 use delayline_amqp::{HAND_OVER, Session};
 use delayline_broker::{Scope, Snapshot};
@@ -43,7 +43,7 @@ pub fn remove_gateway(
         return Ok(Ok(report));
     }
     report.left.push(format!("exchange `{name}`, since it is the applications' own"));
-    let held = waiting(&mut session, &queues, Some(&snapshot))?;
+    let held = waiting(&mut session, &queues, Some(&snapshot), When::First)?;
     if !held.is_empty() && !force {
         return Ok(Err(RemoveRefusal { waiting: held, ..RemoveRefusal::default() }));
     }
@@ -59,9 +59,13 @@ pub fn remove_gateway(
     let mut removal = Removal { broker: &settings.broker, session: &mut session, api: None, stop };
     let count = |session: &mut Session| match force {
         true => Ok(Vec::new()),
-        false => {
-            waiting(session, &queues, Some(&Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?))
-        }
+        false => last(
+            || {
+                let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
+                waiting(session, &queues, Some(&snapshot), When::Last)
+            },
+            Vec::as_slice,
+        ),
     };
     let add = topology.settings().set.command(&["gateway", "add", name]);
     let restoring = format!("restoring exchange `{entry}` (`{add}` does that, too)");

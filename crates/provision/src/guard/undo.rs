@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::api;
 use crate::{
     engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting,
-    engine::contents::SETTLE, engine::contents::contents,
+    engine::contents::SETTLE, engine::contents::When, engine::contents::contents,
 };
 use delayline_inspect::guard::is_ours;
 use delayline_messages::{error::AdminError, error::connect, examine::describe};
@@ -69,7 +69,7 @@ pub fn unguard(
     let objects = topology.guard(&name);
     let has_queue = snapshot.queues.contains_key(&name);
     let keeps = |messages| (messages != Some(0)).then(|| Waiting { queue: name.clone(), messages });
-    let holds = contents(&mut session, &name, Some(&snapshot))?.messages;
+    let holds = contents(&mut session, &name, Some(&snapshot), When::First)?.messages;
     if dry_run {
         report.kept = keeps(holds);
         if report.kept.is_none() {
@@ -87,8 +87,9 @@ pub fn unguard(
             if look > 0 {
                 thread::sleep(SETTLE);
             }
-            holds = contents(session, &name, Some(&Snapshot::fetch(&api, vhost, Scope::Vhost)?))?.messages;
-            if holds == Some(0) || contents(session, &name, None)?.messages > Some(0) {
+            let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
+            holds = contents(session, &name, Some(&snapshot), When::Last)?.messages;
+            if holds == Some(0) || contents(session, &name, None, When::Last)?.messages > Some(0) {
                 break;
             }
         }
@@ -122,9 +123,9 @@ pub fn unguard(
         rest.into_iter().partition(|object| matches!(object, Object::Binding(_)));
     let stood: Vec<_> = exchange.iter().chain(&queues).filter(|it| snapshot.has(it)).map(describe).collect();
     let gate = Gate::Exchange(exchange.into_iter().chain(bindings).collect());
-    let count = |session: &mut Session| Ok(contents(session, &name, None)?.messages);
+    let count = |session: &mut Session| Ok(contents(session, &name, None, When::Last)?.messages);
     match removal
-        .close(&[gate], false, "restoring the exchange of the guard", count, |late| *late > Some(0))?
+        .close(&[gate], false, "restoring the exchange of the guard", count, |late| *late != Some(0))?
     {
         Closed::Refused(late) => report.kept = keeps(late),
         Closed::For(_) | Closed::Interrupted => {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::shortcuts;
 use crate::{
     engine::Applied, engine::Found, engine::Hands, engine::Plan, engine::Step, engine::Waiting,
-    engine::contents::no_room,
+    engine::contents::When, engine::contents::no_room,
 };
 use delayline_inspect::findings;
 use delayline_messages::{
@@ -99,7 +99,7 @@ pub fn install(
         let full = no_room(&ManagementApi::new(management)?, snapshot, queues)?;
         report.unsuitable.extend(full.map(|(reason, remedy)| Difference::Unsuitable { reason, remedy }));
         report.warnings.extend(under_policies(topology, snapshot));
-        (report.removed, report.kept) = shortcuts::left_over(topology, &mut session, snapshot)?;
+        (report.removed, report.kept) = shortcuts::left_over(topology, &mut session, snapshot, When::First)?;
     }
     report.warnings.splice(0..0, forgery(about.version.as_deref()));
     report.outcome = match dry_run {

@@ -13,7 +13,9 @@ use delayline_core::{
     topology::{Endpoint, Object, Queue, Topology},
 };
 
-use crate::{engine::Step, engine::Waiting, engine::contents, engine::contents::SETTLE};
+use crate::{
+    engine::Step, engine::Waiting, engine::contents, engine::contents::SETTLE, engine::contents::When,
+};
 use delayline_messages::error::AdminError;
 
 /// The steps for a whole set. Each binding is followed by the removal of the binding that it replaces.
@@ -39,9 +41,10 @@ pub(crate) fn left_over(
     topology: &Topology,
     session: &mut Session,
     snapshot: &Snapshot,
+    when: When,
 ) -> Result<(Vec<String>, Vec<Waiting>), AdminError> {
     let names: Vec<_> = left(topology).map(|queue| queue.name.as_str()).collect();
-    let kept = contents::waiting(session, &names, Some(snapshot))?;
+    let kept = contents::waiting(session, &names, Some(snapshot), when)?;
     let empty = names.iter().filter(|name| kept.iter().all(|it| it.queue != **name));
     Ok((removable(topology, empty.map(|name| (*name).to_owned()).collect()), kept))
 }
@@ -64,13 +67,20 @@ pub(crate) fn remove_left_over(
     look: impl Fn() -> Result<Result<Snapshot, String>, ManagementError>,
 ) -> Result<(Vec<String>, Vec<Waiting>), AdminError> {
     let Ok(snapshot) = look()? else { return Ok((Vec::new(), Vec::new())) };
-    let (before, kept) = left_over(topology, session, &snapshot)?;
+    let (before, kept) = left_over(topology, session, &snapshot, When::First)?;
     if before.is_empty() {
         return Ok((before, kept));
     }
     thread::sleep(SETTLE);
-    let Ok(snapshot) = look()? else { return Ok((Vec::new(), kept)) };
-    let (mut empty, kept) = left_over(topology, session, &snapshot)?;
+    let counted = contents::last(
+        || {
+            let Ok(snapshot) = look()? else { return Ok(None) };
+            let (empty, kept) = left_over(topology, session, &snapshot, When::Last)?;
+            Ok(Some((snapshot, empty, kept)))
+        },
+        |counted| counted.as_ref().map_or(&[], |(_, _, kept)| kept),
+    )?;
+    let Some((snapshot, mut empty, kept)) = counted else { return Ok((Vec::new(), kept)) };
     let is_bound = |name: &String| snapshot.bindings_to(&Endpoint::Queue(name.clone())).next().is_some();
     empty.retain(|name| before.contains(name) && !is_bound(name));
     let empty = removable(topology, empty);

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::left::{left, left_earlier};
 use crate::{
     engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting, engine::contents,
-    engine::contents::SETTLE, engine::step::by_replicas,
+    engine::contents::SETTLE, engine::contents::When, engine::step::by_replicas,
 };
 use delayline_inspect::{list_apps, names_among};
 use delayline_messages::{
@@ -87,6 +87,10 @@ impl fmt::Display for Refusal {
             let wait = either(total.unwrap_or(0), "waits", "wait");
             write!(f, "{} still {wait}: {}", counted_if_known(total, "message"), places.join(", "))?;
             separator = "; ";
+            let unknown = self.waiting.iter().filter(|waiting| waiting.messages.is_none());
+            if total.is_none() {
+                write!(f, "{separator}{}", contents::uncounted(unknown.map(|it| it.queue.as_str())))?;
+            }
         }
         if let Some(first) = self.foreign.first() {
             let number = self.foreign.len();
@@ -186,11 +190,11 @@ fn remove(
     let turn = topology.names().schedules_turn();
     let queues = ours.iter().filter_map(|object| queue_that_empties(object)).filter(|name| *name != turn);
     let queues: Vec<&str> = queues.collect();
-    let mut waiting = contents::waiting(&mut session, &queues, snapshot.as_ref())?;
+    let mut waiting = contents::waiting(&mut session, &queues, snapshot.as_ref(), When::First)?;
     let until = Instant::now() + SETTLE;
     while !force && Instant::now() < until && contents::may_be_gone(&mut session, &waiting)? {
         thread::sleep(Duration::from_secs(1));
-        waiting = contents::waiting(&mut session, &queues, look()?.ok().as_ref())?;
+        waiting = contents::waiting(&mut session, &queues, look()?.ok().as_ref(), When::First)?;
     }
     let used = !landing.is_empty() || !gateways.is_empty() || !schedules.is_empty();
     let clear = waiting.is_empty() && report.foreign.is_empty() && !used;
@@ -222,9 +226,15 @@ fn remove(
         gate.iter().map(|it| Gate::Exchange(way_in(topology, it, snapshot.as_ref()))).collect();
     let mut removal = Removal { broker: &settings.broker, session: &mut session, api: None, stop };
     let settle = !force && !queues.is_empty();
-    let count = |session: &mut Session| match look()? {
-        Err(reason) if settle => Ok(Err(reason)),
-        again => contents::waiting(session, &queues, again.ok().as_ref()).map(Ok),
+    let count = |session: &mut Session| {
+        let mut count = || match look()? {
+            Err(reason) if settle => Ok(Err(reason)),
+            again => contents::waiting(session, &queues, again.ok().as_ref(), When::Last).map(Ok),
+        };
+        match settle {
+            true => contents::last(count, |counted| counted.as_ref().map_or(&[][..], Vec::as_slice)),
+            false => count(),
+        }
     };
     let is_held = |counted: &Result<Vec<Waiting>, String>| {
         !force && !counted.as_ref().is_ok_and(|waiting| waiting.is_empty())

@@ -27,6 +27,7 @@ use super::{
     minute::LastMinute,
     nothing::nothing,
     peeking::Peeking,
+    ready::Ready,
 };
 
 /// How long the management API may take for an answer that the picture waits for.
@@ -197,7 +198,7 @@ impl Collector {
     }
 
     /// How many messages each queue of the set has ready, by its name.
-    fn count(&mut self, answered: &mut dyn FnMut()) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+    fn count(&mut self, answered: &mut dyn FnMut()) -> Result<BTreeMap<String, Ready>, AmqpError> {
         // A connection that was lost meanwhile does not describe the present.
         if let Some(session) = self.session.take()
             && let Ok(ready) = self.count_over(session, answered)
@@ -212,7 +213,7 @@ impl Collector {
         &mut self,
         mut session: Session,
         answered: &mut dyn FnMut(),
-    ) -> Result<BTreeMap<String, Option<u64>>, AmqpError> {
+    ) -> Result<BTreeMap<String, Ready>, AmqpError> {
         let mut ready = BTreeMap::new();
         let nothing_to_count = self.last.verified.awaited;
         if nothing_to_count {
@@ -222,7 +223,11 @@ impl Collector {
         for queue in self.topology.queues().filter(|_| !nothing_to_count) {
             match session.queue_depth(&queue.name) {
                 Ok(depth) => {
-                    ready.insert(queue.name.clone(), depth.map(|depth| depth.ready.into()));
+                    let counted = Ready::of(depth);
+                    if counted == Ready::Unknown {
+                        self.last.unchecked.push(format!("queue `{}`: it does not answer", queue.name));
+                    }
+                    ready.insert(queue.name.clone(), counted);
                 }
                 // A refusal concerns this queue; any other error, the connection.
                 Err(error) if error.code().is_some() && !matches!(error, AmqpError::Closed { .. }) => {
@@ -249,9 +254,9 @@ impl Collector {
     }
 
     /// Enters the counts, and asks the management API for the rest.
-    fn note_depths(&mut self, ready: BTreeMap<String, Option<u64>>) {
+    fn note_depths(&mut self, ready: BTreeMap<String, Ready>) {
         let names = self.topology.names();
-        let of = |name: &str| ready.get(name).copied().flatten();
+        let of = |name: &str| ready.get(name)?.known();
         self.last.counted = Some(self.last.at);
         // Messages that are being examined are held for a moment, but still exist.
         let kept = |which: &Kept, name: &str, last: Option<u64>| match self.peeking.is_at(which) {
@@ -289,23 +294,28 @@ impl Collector {
         self.note_ready(ready);
     }
 
-    /// Enters how many messages wait in each level. Shortcuts are part of the level of their highest bit.
-    fn note_ready(&mut self, mut ready: BTreeMap<String, Option<u64>>) {
+    /// Enters how many messages wait in each level, and in all. Shortcuts are part of the level of their
+    /// highest bit.
+    fn note_ready(&mut self, mut ready: BTreeMap<String, Ready>) {
         // The API has just reported that these exist.
         let unseen = self.topology.queues().filter(|queue| !ready.contains_key(&queue.name));
         for queue in unseen.map(|queue| queue.name.clone()).collect::<Vec<_>>() {
-            let depth = self.session.as_mut().and_then(|session| session.queue_depth(&queue).ok()).flatten();
-            ready.insert(queue, depth.map(|depth| depth.ready.into()));
+            let depth = self.session.as_mut().and_then(|session| session.queue_depth(&queue).ok());
+            ready.insert(queue, depth.map_or(Ready::Unknown, Ready::of));
         }
         for level in &mut self.last.levels {
             let shortcuts = self
                 .topology
                 .queues()
                 .filter(|queue| queue.level.is_some_and(|it| it == level.level) && queue.name != level.queue);
-            let of = |name: &str| ready.get(name).copied().flatten();
-            let in_shortcuts: u64 = shortcuts.filter_map(|queue| of(&queue.name)).sum();
-            level.ready = of(&level.queue).map(|ready| ready + in_shortcuts);
+            let of = |name: &str| ready.get(name).copied().unwrap_or(Ready::Missing);
+            let in_shortcuts: Option<u64> = shortcuts.map(|queue| of(&queue.name).or_none()).sum();
+            level.ready = of(&level.queue).known().zip(in_shortcuts).map(|(own, others)| own + others);
         }
+        let levels = self.topology.queues().filter(|queue| queue.level.is_some());
+        let levels: Vec<_> = levels.filter_map(|queue| ready.get(&queue.name)).collect();
+        let any = levels.iter().any(|ready| **ready != Ready::Missing);
+        self.last.waiting = levels.iter().map(|ready| ready.or_none()).sum::<Option<u64>>().filter(|_| any);
     }
 
     /// Computes the values that follow from the depths.
@@ -316,7 +326,6 @@ impl Collector {
         let messages = |level: &Level| Some(level.ready? + level.handing_on?);
         let messages = levels.iter().map(messages).sum();
         self.flow.note(now, Counts { entered: self.entered, published: self.published, messages });
-        self.last.waiting = levels.iter().filter_map(|level| level.ready).reduce(|all, more| all + more);
         self.last.handing_on = levels.iter().map(|level| level.handing_on).sum();
         self.last.open = levels.iter().map(|level| level.open).sum();
         self.last.stuck = levels.iter().map(|level| level.stuck).sum();

@@ -27,6 +27,7 @@ mod minute;
 mod model;
 mod nothing;
 mod peeking;
+mod ready;
 #[doc(hidden)]
 pub mod sample;
 mod services;

@@ -31,7 +31,7 @@ pub struct Picture {
     pub counted: Option<Timestamp>,
     /// The levels, from the longest wait to the shortest.
     pub levels: Vec<Level>,
-    /// Messages in all levels, without stuck messages; `None` if no level could be counted.
+    /// Messages in all levels, without stuck messages; `None` if not every level could be counted.
     pub waiting: Option<u64>,
     /// Due messages that are being passed on, including stuck messages; `None` without the management
     /// API, or if it does not report them.
@@ -140,7 +140,7 @@ pub struct Level {
     /// How long a message waits here, in ms.
     pub wait_ms: u64,
     /// Messages that wait, including those in shortcuts whose highest bit is this one; `None` if the queue is
-    /// missing or unknown.
+    /// missing, or does not answer.
     pub ready: Option<u64>,
     /// Due messages that the next queue has not confirmed. Under load there are always some, each for a
     /// moment. `None` without the management API, or if it does not report them.

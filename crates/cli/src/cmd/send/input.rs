@@ -173,6 +173,11 @@ impl Format {
         // Some editors begin a text with it, and mean nothing by it.
         let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         let message = match self {
+            Self::Lines if std::str::from_utf8(line).is_err() || line.contains(&0) => {
+                let reason = "it is not UTF-8 text, as if the input were UTF-16 or binary. Convert the input, or \
+                              send bytes with --file, or in `body_base64` with --jsonl";
+                return Err(reason.to_owned().into());
+            }
             Self::Lines => template.message(line.to_vec())?,
             Self::Json if line.iter().all(u8::is_ascii_whitespace) => return Ok(None),
             // The deserializer would also take an array, by position.

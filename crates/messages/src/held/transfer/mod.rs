@@ -122,7 +122,7 @@ pub fn transfer(
     report.begin(&sites);
     let total = report.waiting;
     if options.dry_run {
-        for site in sites.iter().filter(|site| site.ready > 0) {
+        for site in sites.iter().filter(|site| site.ready > Some(0)) {
             run.level(site, &mut report, &mut |_| {})?;
         }
         report.rounds = 1;
@@ -131,6 +131,7 @@ pub fn transfer(
     let mut moved = 0;
     while report.rounds < ROUNDS && !report.ended() {
         report.rounds += 1;
+        report.uncounted.clear();
         let _lifted = lift(&api, from, &sites)?;
         let before = report.moved;
         let mut counting = connect(&from.broker)?;
@@ -142,16 +143,27 @@ pub fn transfer(
                 break;
             }
             // Most levels are empty, and reading one takes connections of its own.
-            if !report.stays_in(&site.queue.name) && site.is_empty(&mut counting) {
-                continue;
+            if !report.stays_in(&site.queue.name) {
+                match site.ready_now(&mut counting) {
+                    Ok(Some(0)) => continue,
+                    Ok(None) => {
+                        report.uncounted.push(site.queue.name.clone());
+                        continue;
+                    }
+                    Ok(Some(_)) | Err(_) => {}
+                }
             }
             run.level(site, &mut report, &mut |sent| {
-                progress(TransferProgress { total: total.max(moved + sent), moved: moved + sent });
+                progress(TransferProgress {
+                    total: total.unwrap_or(0).max(moved + sent),
+                    moved: moved + sent,
+                });
             })?;
             moved = report.moved;
         }
         // A message between two levels was in neither when they were read.
-        let there: u64 = sites.iter().map(|site| site.ready_now(&mut counting)).sum();
+        let counted = sites.iter().filter(|site| !report.uncounted.contains(&site.queue.name));
+        let there: u64 = counted.filter_map(|site| site.ready_now(&mut counting).ok().flatten()).sum();
         report.unfinished = !report.ended() && (report.moved > before || there > report.stay());
         if !report.unfinished {
             break;
@@ -231,6 +243,10 @@ impl Run<'_> {
             // A dry run may only count here.
             Err(DrainError::DeliveryLimit { .. }) if self.options.dry_run => {
                 report.not_examined(&site.queue.name);
+                return Ok(());
+            }
+            Err(DrainError::Unanswered { queue, .. }) => {
+                report.uncounted.push(queue);
                 return Ok(());
             }
             Err(error) => return Err(error.into()),

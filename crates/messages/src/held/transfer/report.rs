@@ -19,8 +19,8 @@ pub struct TransferReport {
     /// Whether nothing was changed. Then the counts show what would be moved and what would stay, of the
     /// examined messages.
     pub dry_run: bool,
-    /// Messages that waited at the start.
-    pub waiting: u64,
+    /// Messages that waited at the start; `None` if not every level could be counted.
+    pub waiting: Option<u64>,
     /// How many of those a dry run has not examined. It is unknown whether they would be moved.
     pub unexamined: u64,
     /// Messages that were between two levels at the start, and could not be taken.
@@ -57,6 +57,8 @@ pub struct TransferReport {
     pub withheld: u64,
     /// Queues with messages that a dry run has only counted, since reading them uses up deliveries.
     pub only_counted: Vec<String>,
+    /// Queues that did not answer: it is unknown whether they have messages.
+    pub uncounted: Vec<String>,
     /// How often all levels were read.
     pub rounds: u32,
     /// Whether the last round still found messages: they keep coming.
@@ -73,8 +75,8 @@ pub struct TransferReport {
 pub struct TransferLevel {
     /// Its queue.
     pub queue: String,
-    /// Messages that waited in it at the start.
-    pub waiting: u64,
+    /// Messages that waited in it at the start; `None` if it was too slow to count them.
+    pub waiting: Option<u64>,
     /// Messages that were moved.
     pub moved: u64,
     /// Messages that stay.
@@ -152,6 +154,8 @@ impl TransferReport {
         };
         self.levels = sites.iter().map(level).collect();
         self.waiting = sites.iter().map(|site| site.ready).sum();
+        let slow = sites.iter().filter(|site| site.ready.is_none());
+        self.uncounted = slow.map(|site| site.queue.name.clone()).collect();
         self.handing_on = sites.iter().map(|site| site.handing_on).sum();
     }
 
@@ -159,8 +163,8 @@ impl TransferReport {
     pub(super) fn not_examined(&mut self, queue: &str) {
         self.only_counted.push(queue.to_owned());
         if let Some(level) = self.levels.iter_mut().find(|level| level.queue == queue) {
-            level.unexamined = level.waiting;
-            self.unexamined += level.waiting;
+            level.unexamined = level.waiting.unwrap_or(0);
+            self.unexamined += level.unexamined;
         }
     }
 
@@ -183,7 +187,7 @@ impl TransferReport {
             let examined = level.moved + level.stay;
             // There were fewer messages, since some fall due meanwhile.
             if self.dry_run && examined >= SAMPLE {
-                level.unexamined = level.waiting.saturating_sub(examined);
+                level.unexamined = level.waiting.unwrap_or(0).saturating_sub(examined);
                 self.unexamined += level.unexamined;
             }
         }
@@ -251,8 +255,11 @@ mod tests {
 
     #[test]
     fn a_dry_run_reports_how_many_it_has_not_examined() {
-        let level =
-            |queue: &str, waiting| TransferLevel { queue: queue.into(), waiting, ..TransferLevel::default() };
+        let level = |queue: &str, waiting| TransferLevel {
+            queue: queue.into(),
+            waiting: Some(waiting),
+            ..TransferLevel::default()
+        };
         let levels = vec![level("few", 10), level("many", SAMPLE + 7), level("counted", 5)];
         let mut report = TransferReport { levels, dry_run: true, ..TransferReport::default() };
         for (queue, examined) in [("few", 9), ("many", SAMPLE)] {

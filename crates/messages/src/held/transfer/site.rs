@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value as Json;
 
 use crate::{drain::DrainError, error::AdminError};
-use delayline_amqp::Session;
+use delayline_amqp::{AmqpError, QueueDepth, Session};
 use delayline_broker::{ManagementApi, QueueInfo, Scope};
 use delayline_core::{
     codec::{Delay, Hop, Level},
@@ -23,8 +23,8 @@ pub(super) struct Site {
     pub(super) quorum: bool,
     /// The unit of time: what a message waits in level 0.
     pub(super) unit: Duration,
-    /// Messages that are ready now.
-    pub(super) ready: u64,
+    /// Messages that are ready now; `None` if the queue was too slow to count them.
+    pub(super) ready: Option<u64>,
     /// Messages that have left the queue and are not confirmed by the next.
     pub(super) handing_on: Option<u64>,
     /// The names of the queues of all levels and shortcuts.
@@ -32,15 +32,21 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Whether no message is ready in it now. A queue that cannot be counted does not count as empty, since
-    /// reading it returns the error.
-    pub(super) fn is_empty(&self, session: &mut Session) -> bool {
-        matches!(session.queue_depth(&self.queue.name), Ok(Some(depth)) if depth.ready == 0)
-    }
-
-    /// How many messages are ready in it now, if they can be counted.
-    pub(super) fn ready_now(&self, session: &mut Session) -> u64 {
-        session.queue_depth(&self.queue.name).ok().flatten().map_or(0, |depth| depth.ready.into())
+    /// How many messages are ready in it now, or 1 if there are some; `None` if the queue does not answer. The
+    /// broker reports 0 for such a queue, so the queue itself is asked.
+    ///
+    /// # Errors
+    /// Reading the queue returns the same error.
+    pub(super) fn ready_now(&self, session: &mut Session) -> Result<Option<u64>, AmqpError> {
+        let name = &self.queue.name;
+        match session.queue_depth(name)? {
+            Some(QueueDepth { ready: Some(ready @ 1..), .. }) => Ok(Some(ready.into())),
+            _ => match session.is_empty(name) {
+                Ok(is_empty) => Ok(Some(u64::from(!is_empty))),
+                Err(error @ AmqpError::Channel { .. }) => Err(error),
+                Err(_) => Ok(None),
+            },
+        }
     }
 
     /// The queues that a message with this delay may have been in before it came here: that of a level, or a
@@ -101,7 +107,7 @@ pub(super) fn sites(
             queue: Queue::new(&info.name).with_arguments(arguments),
             quorum,
             unit: unit(info, hop)?,
-            ready: depth.map_or(0, |depth| depth.ready.into()),
+            ready: depth.and_then(|depth| depth.ready).map(u64::from),
             // A level that was just declared has no statistics yet, and no messages.
             handing_on: (!info.uncounted).then(|| info.messages_dlx.unwrap_or(0)),
             names: names.clone(),

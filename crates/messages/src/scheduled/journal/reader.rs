@@ -270,20 +270,20 @@ impl Reading<'_> {
                 consumer.ack_up_to(delivery).map_err(doing(format!("reading `{queue}`")))?;
                 continue;
             }
-            if end.is_some() || copies > 0 || self.stop.load(Ordering::Relaxed) {
+            if end.is_some() || copies > Some(0) || self.stop.load(Ordering::Relaxed) {
                 break;
             }
             // A broker that is slow to deliver may have counted by now.
             let depth = session.queue_depth(queue).map_err(doing(format!("examining `{queue}`")))?;
-            copies = depth.map_or(0, |depth| depth.ready);
+            copies = depth.map_or(Some(0), |depth| depth.ready);
             if began.elapsed() >= COUNTED {
                 break;
             }
         }
         Ok(match end {
             Some(end) => End::At(end),
-            None if copies == 0 => End::Empty,
-            None => End::Unknown { copies },
+            None if copies == Some(0) => End::Empty,
+            None => End::Unknown { copies: copies.unwrap_or(0) },
         })
     }
 

@@ -15,6 +15,7 @@ const MANY: u64 = 1_000;
 
 /// The sentences while nothing is stuck for certain.
 const CANNOT_COUNT: &str = "No problem is known, but stuck messages cannot be counted.";
+const UNCOUNTED: &str = "No problem is known, but not all messages can be counted.";
 const NOT_YET: &str = "No message is known to be stuck yet.";
 
 /// The meaning of a picture.
@@ -97,6 +98,7 @@ fn well(picture: &Picture) -> String {
     match &picture.canary {
         Some(canary) if canary.running && canary.arrived > 0 => "Delays are on time.".into(),
         _ if picture.stuck.is_none() => CANNOT_COUNT.into(),
+        _ if picture.waiting.is_none() || picture.unroutable.is_none() => UNCOUNTED.into(),
         _ if all_open(picture) > Some(0) => NOT_YET.into(),
         _ => "No message is stuck.".into(),
     }

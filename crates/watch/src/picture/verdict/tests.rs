@@ -12,6 +12,8 @@ fn seen() -> Picture {
     picture.broker.since = Some(picture.at);
     picture.verified.ok = Some(true);
     picture.stuck = Some(0);
+    picture.waiting = Some(0);
+    picture.unroutable = Some(0);
     picture
 }
 
