@@ -128,7 +128,8 @@ def test_what_the_broker_refuses_is_an_error() -> None:
 def test_a_recalled_task_does_not_run(admin: Any) -> None:
     result = note.apply_async(["recalled"], countdown=300, recall_id="invoice-17")
     app.recall(result.handle)
-    assert get(admin, "delay.recalled.billing").headers["id"] == result.id
+    recalled = get(admin, "delay.recalled.billing")
+    assert recalled.headers["id"] == recalled.properties["message_id"] == result.id
     assert came.empty()
     for wrong in (result.handle[:-11], result.handle.replace(".0000", "", 1)):
         with pytest.raises(ValueError):

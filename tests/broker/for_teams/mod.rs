@@ -18,7 +18,7 @@ use delayline_core::codec::{Delay, RoutingKey};
 pub(crate) use team::Receiver;
 use team::{Team, user_of, without_queues};
 
-use crate::common::{Inbox, PATIENCE, app, not_tested::not_tested};
+use crate::common::{Inbox, PATIENCE, app, not_tested::not_tested, url};
 
 /// Runs a client's programs, from `app add` to a delayed and a retried message, including all
 /// errors.
@@ -65,7 +65,7 @@ fn tried(client: &Client, team: &Team, change: impl FnOnce(&Team)) {
     }
     let stranger = user_of(team.settings(), "stranger", "stranger");
     team.send_to(&stranger, "1", "another application's key").refused();
-    team.send_to(without_queues(), "1", "no queue takes it").refused();
+    team.send_to(&url(without_queues()), "1", "no queue takes it").refused();
 
     // The receiver ends on request, and later messages wait.
     receiver.stop();

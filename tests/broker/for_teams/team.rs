@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use delayline_amqp::{QueueDepth, Session};
+use delayline_amqp::Session;
 use delayline_client::retry::Service;
 use delayline_core::{
     Message,
@@ -29,6 +29,7 @@ use super::{
     clients::Client,
     pages::{PAGES, Snippet},
 };
+use crate::common::{Counting, Counts};
 use crate::common::{PATIENCE, app, eventually_seen, new_set, run_in_time, shared_node, url, vhost};
 
 /// With this unit, a delay of 90 s takes less than a second.
@@ -209,8 +210,8 @@ impl Team {
         let mut session = Session::open(&self.settings.broker).unwrap();
         eventually_seen(
             "only the later messages wait",
-            || session.queue_depth(&self.queue).unwrap().unwrap(),
-            |depth| *depth == QueueDepth::new(messages, 0),
+            || session.counts(&self.queue).unwrap().unwrap(),
+            |depth| *depth == Counts { ready: messages, consumers: 0 },
         );
     }
 }
@@ -252,16 +253,16 @@ pub(super) fn user_with(settings: &Settings, app: &str, arguments: &[&str]) -> S
 }
 
 /// The address of a vhost that has only the entry exchange.
-pub(super) fn without_queues() -> &'static str {
-    static ADDRESS: OnceLock<(Arc<PrivateNode>, String)> = OnceLock::new();
-    let (_, address) = ADDRESS.get_or_init(|| {
+pub(super) fn without_queues() -> &'static Settings {
+    static SETTINGS: OnceLock<(Arc<PrivateNode>, Settings)> = OnceLock::new();
+    let (_, settings) = SETTINGS.get_or_init(|| {
         let settings = vhost().build().unwrap();
         let mut session = Session::open(&settings.broker).unwrap();
         let kind = ExchangeKind::Topic;
         session.declare_exchange(&Exchange::new("delay", kind)).unwrap();
-        (shared_node(), url(&settings))
+        (shared_node(), settings)
     });
-    address
+    settings
 }
 
 fn shown(output: &Output) -> String {

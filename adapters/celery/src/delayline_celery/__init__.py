@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.result import AsyncResult
+from celery.utils import uuid
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 
@@ -98,6 +99,7 @@ class Delayline(Celery):
         for name_of in ("queue", "exchange_type", "delivery_mode"):
             options.pop(name_of, None)
         options.update(exchange=exchange, routing_key=key, declare=[], mandatory=True, headers=own)
+        options["message_id"] = options["task_id"] = options.get("task_id") or uuid()
         result = super().send_task(name, args, kwargs, **options)
         result.handle = key
         return result
