@@ -9,10 +9,12 @@ use Symfony\Component\Messenger\Bridge\Amqp\Transport\AmqpStamp;
 use Symfony\Component\Messenger\Bridge\Amqp\Transport\AmqpTransport;
 use Symfony\Component\Messenger\Bridge\Amqp\Transport\Connection;
 use Symfony\Component\Messenger\Envelope;
+use Symfony\Component\Messenger\Exception\TransportException;
 use Symfony\Component\Messenger\Exception\UnrecoverableExceptionInterface;
 use Symfony\Component\Messenger\Stamp\DelayStamp;
 use Symfony\Component\Messenger\Stamp\ErrorDetailsStamp;
 use Symfony\Component\Messenger\Stamp\NonSendableStampInterface;
+use Symfony\Component\Messenger\Stamp\RedeliveryStamp;
 use Symfony\Component\Messenger\Transport\Serialization\SerializerInterface;
 use Symfony\Component\Messenger\Transport\TransportFactoryInterface;
 use Symfony\Component\Messenger\Transport\TransportInterface;
@@ -28,8 +30,8 @@ final class DelaylineStamp implements NonSendableStampInterface
 /**
  * A transport whose delays wait in RabbitMQ, in the exchanges and queues of delayline.
  *
- * A message that fails is rejected, and is retried by the platform's policy. If its error is unrecoverable, the
- * message is parked with the error's text.
+ * A message that fails is rejected, and is retried by the platform's policy, unless Symfony sends it again. If its
+ * error is unrecoverable, the message is parked with the error's text.
  */
 final class DelaylineTransport implements TransportInterface
 {
@@ -37,10 +39,14 @@ final class DelaylineTransport implements TransportInterface
 
     private const HANDLE = '/^delay(?:\.[01]{4}){7}\.(.+)\.~\.[A-Za-z0-9_-]{1,64}$/D';
 
+    /** The delivery that Symfony sent again. Its worker rejects it as well. */
+    private ?\AMQPEnvelope $sentAgain = null;
+
     public function __construct(
         private TransportInterface $delayed,
         private TransportInterface $parked,
         private Connection $connection,
+        private Connection $parking,
         private string $set,
         private string $appKey,
     ) {
@@ -63,7 +69,10 @@ final class DelaylineTransport implements TransportInterface
         $delay = $envelope->last(DelayStamp::class)?->getDelay() ?? 0;
         $stamp = $envelope->last(DelaylineStamp::class);
         $key = self::routingKey($delay, $stamp?->appKey ?? $this->appKey, $stamp?->recallId);
-        $this->delayed->send(self::anew($envelope, $key, []));
+        self::put($this->delayed, $this->connection, self::anew($envelope, $key, []));
+        if (null !== $envelope->last(RedeliveryStamp::class)) {
+            $this->sentAgain = self::delivery($envelope);
+        }
 
         return $envelope;
     }
@@ -80,6 +89,12 @@ final class DelaylineTransport implements TransportInterface
 
     public function reject(Envelope $envelope): void
     {
+        if (null !== $this->sentAgain && self::delivery($envelope) === $this->sentAgain) {
+            $this->sentAgain = null;
+            $this->delayed->ack($envelope);
+
+            return;
+        }
         $error = $envelope->last(ErrorDetailsStamp::class);
         if (null === $error || !is_a($error->getExceptionClass(), UnrecoverableExceptionInterface::class, true)) {
             $this->delayed->reject($envelope);
@@ -90,7 +105,8 @@ final class DelaylineTransport implements TransportInterface
             'delayline-failure' => $error->getExceptionMessage(),
             'delayline-last-failed' => (int) (microtime(true) * 1000),
         ];
-        $this->parked->send(self::anew($envelope->withoutAll(ErrorDetailsStamp::class), $this->appKey, $headers));
+        $parked = self::anew($envelope->withoutAll(ErrorDetailsStamp::class), $this->appKey, $headers);
+        self::put($this->parked, $this->parking, $parked);
         $this->delayed->ack($envelope);
     }
 
@@ -105,10 +121,35 @@ final class DelaylineTransport implements TransportInterface
         $queue->bind("$this->set.recall.$found[1]", $handle);
     }
 
-    /** Headers that the broker added to a received message, such as `x-death`, are not sent again. */
+    /** Returns once the broker has stored the message. */
+    private static function put(TransportInterface $transport, Connection $connection, Envelope $envelope): void
+    {
+        $returned = false;
+        try {
+            $connection->channel()->setReturnCallback(static function () use (&$returned): void {
+                $returned = true;
+            });
+        } catch (\AMQPException $error) {
+            throw new TransportException($error->getMessage(), 0, $error);
+        }
+        $transport->send($envelope);
+        if ($returned) {
+            throw new TransportException('no queue took the message');
+        }
+    }
+
+    private static function delivery(Envelope $envelope): ?\AMQPEnvelope
+    {
+        return $envelope->last(AmqpReceivedStamp::class)?->getAmqpEnvelope();
+    }
+
+    /**
+     * A received message keeps its id. Headers that the broker added to it, such as `x-death`, are not sent again.
+     */
     private static function anew(Envelope $envelope, string $key, array $headers): Envelope
     {
-        $attributes = ['headers' => $headers, 'message_id' => bin2hex(random_bytes(16))];
+        $id = self::delivery($envelope)?->getMessageId();
+        $attributes = ['headers' => $headers, 'message_id' => $id ?: bin2hex(random_bytes(16))];
 
         return $envelope->withoutAll(DelayStamp::class)->withoutAll(AmqpReceivedStamp::class)
             ->with(new AmqpStamp($key, \AMQP_MANDATORY, $attributes));
@@ -130,9 +171,10 @@ final class DelaylineTransportFactory implements TransportFactoryInterface
             'queues' => [$queue => null],
         ]);
         $delayed = $make($set);
-        $parked = new AmqpTransport($make("$set.parked"), $serializer);
+        $parking = $make("$set.parked");
+        [$sends, $parks] = [new AmqpTransport($delayed, $serializer), new AmqpTransport($parking, $serializer)];
 
-        return new DelaylineTransport(new AmqpTransport($delayed, $serializer), $parked, $delayed, $set, $appKey);
+        return new DelaylineTransport($sends, $parks, $delayed, $parking, $set, $appKey);
     }
 
     public function supports(string $dsn, array $options): bool

@@ -8,15 +8,18 @@ use Delayline\Messenger\DelaylineStamp;
 use Delayline\Messenger\DelaylineTransport;
 use Delayline\Messenger\DelaylineTransportFactory;
 use PHPUnit\Framework\TestCase;
+use Psr\Container\ContainerInterface;
 use Symfony\Component\EventDispatcher\EventDispatcher;
 use Symfony\Component\Messenger\Envelope;
 use Symfony\Component\Messenger\Event\WorkerRunningEvent;
 use Symfony\Component\Messenger\EventListener\AddErrorDetailsStampListener;
+use Symfony\Component\Messenger\EventListener\SendFailedMessageForRetryListener;
 use Symfony\Component\Messenger\Exception\TransportException;
 use Symfony\Component\Messenger\Exception\UnrecoverableMessageHandlingException;
 use Symfony\Component\Messenger\Handler\HandlersLocator;
 use Symfony\Component\Messenger\MessageBus;
 use Symfony\Component\Messenger\Middleware\HandleMessageMiddleware;
+use Symfony\Component\Messenger\Retry\MultiplierRetryStrategy;
 use Symfony\Component\Messenger\Stamp\DelayStamp;
 use Symfony\Component\Messenger\Transport\Serialization\PhpSerializer;
 use Symfony\Component\Messenger\Worker;
@@ -50,8 +53,8 @@ final class DelaylineTransportTest extends TestCase
         $this->transport->send(new Envelope(new Invoice($text), $stamps));
     }
 
-    /** Works until this many messages have arrived. */
-    private function work(int $messages, callable $handler): void
+    /** Works until this many messages have arrived. Symfony sends failed messages again this many times. */
+    private function work(int $messages, callable $handler, int $retries = 0): void
     {
         $handle = function (Invoice $invoice) use ($handler): void {
             $this->came[] = $invoice->text;
@@ -60,6 +63,8 @@ final class DelaylineTransportTest extends TestCase
         $bus = new MessageBus([new HandleMessageMiddleware(new HandlersLocator([Invoice::class => [$handle]]))]);
         $events = new EventDispatcher();
         $events->addSubscriber(new AddErrorDetailsStampListener());
+        $strategy = new MultiplierRetryStrategy($retries, 1000);
+        $events->addSubscriber(new SendFailedMessageForRetryListener(self::all($this->transport), self::all($strategy)));
         $until = time() + self::PATIENCE;
         $events->addListener(WorkerRunningEvent::class, function (WorkerRunningEvent $event) use ($messages, $until): void {
             if (count($this->came) >= $messages || time() > $until) {
@@ -67,6 +72,26 @@ final class DelaylineTransportTest extends TestCase
             }
         });
         (new Worker(['billing' => $this->transport], $bus, $events))->run(['sleep' => 10000]);
+    }
+
+    /** A container that has this under each name. */
+    private static function all(object $it): ContainerInterface
+    {
+        return new class($it) implements ContainerInterface {
+            public function __construct(private object $it)
+            {
+            }
+
+            public function get($id): object
+            {
+                return $this->it;
+            }
+
+            public function has($id): bool
+            {
+                return true;
+            }
+        };
     }
 
     /** The next message of a queue that only an administrator may read. */
@@ -108,6 +133,17 @@ final class DelaylineTransportTest extends TestCase
             }
         });
         self::assertSame(['invoice 17', 'invoice 17'], $this->came);
+    }
+
+    public function testWhatSymfonySendsAgainIsNotRetriedAsWell(): void
+    {
+        $this->send('invoice 17');
+        $closed = fn (Invoice $invoice, int $time) => 1 === $time ? throw new RuntimeException('the bank is closed') : null;
+        $this->work(2, $closed, 3);
+        // Later than the platform would retry it.
+        $this->send('the last one', new DelayStamp(60000));
+        $this->work(3, fn () => null);
+        self::assertSame(['invoice 17', 'invoice 17', 'the last one'], $this->came);
     }
 
     public function testWhatIsNotRecoverableIsParked(): void
