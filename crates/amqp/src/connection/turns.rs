@@ -160,7 +160,7 @@ mod tests {
     fn heartbeats_are_sent_while_more_arrives_than_can_be_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut broker = Broker::from_url(&format!("amqp://{}", listener.local_addr().unwrap())).unwrap();
-        broker.heartbeat = 1;
+        (broker.heartbeat, broker.connect_timeout) = (1, PATIENCE);
         let stop = Arc::new(AtomicBool::new(false));
         let server = thread::spawn({
             let stop = Arc::clone(&stop);
