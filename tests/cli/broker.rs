@@ -353,6 +353,7 @@ fn listen_gives_up_when_nothing_comes() {
 #[test]
 fn an_interrupted_send_reports_the_confirmed_messages() {
     let settings = installed(100);
+    let inbox = Inbox::open(&settings, "app");
     let mut child = Command::new(env!("CARGO_BIN_EXE_delayline"))
         .args(["send", "--app", "app", "--delay", "1", "--lines"])
         .env("DELAYLINE_URL", format!("{}/{}", shared_node().url(), settings.broker.vhost))
@@ -364,7 +365,6 @@ fn an_interrupted_send_reports_the_confirmed_messages() {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"one\ntwo\n").unwrap();
-    let inbox = Inbox::open(&settings, "app");
     assert_eq!(inbox.collect(2, PATIENCE).len(), 2, "it sends the lines that it has read");
     // The command waits for more lines, but still notices the signal.
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();

@@ -12,7 +12,7 @@ use crate::{
     error::AdminError, error::connect, error::doing, examine::as_installed, unstick::without_limit,
 };
 use delayline_amqp::v1::Foreign;
-use delayline_broker::{ManagementApi, Scope, Snapshot};
+use delayline_broker::{ManagementApi, ManagementError, Scope, Snapshot};
 use delayline_core::{
     codec::{AppKey, RoutingKey},
     topology::Topology,
@@ -116,9 +116,12 @@ pub fn discard_app(
     let levels: Vec<_> = installed.queues().rev().filter(|queue| queue.hop.is_some()).collect();
     let api = settings.management.as_ref().map(ManagementApi::new).transpose()?;
     let names: Vec<_> = levels.iter().map(|queue| queue.name.clone()).collect();
-    // Without the right to set policies, reading refuses if a limit would drop messages.
     let _lifted = match &api {
-        Some(api) if limits_deliveries(api) => without_limit(api, &settings.broker.vhost, &names).ok(),
+        Some(api) if limits_deliveries(api) => match without_limit(api, &settings.broker.vhost, &names) {
+            // Reading refuses if a limit would drop messages.
+            Err(ManagementError::Refused { .. }) => None,
+            lifted => Some(lifted?),
+        },
         _ => None,
     };
     while report.rounds < ROUNDS && !report.ended() {
