@@ -55,11 +55,18 @@ fn prints_tables_that_a_plan_can_use() {
             .and(contains("Level 0 drains at about")),
     );
     assert!(fs::read_to_string(&hdr).unwrap().contains("Tag=steady-100,"));
-    let output =
-        on(&settings).args(SMALL).args(["--json"]).assert().code(function(busy)).get_output().clone();
+    let output = on(&settings)
+        .args(SMALL)
+        .args(["--json", "--shortcuts"])
+        .assert()
+        .code(function(busy))
+        .get_output()
+        .clone();
     let report: Json = serde_json::from_slice(&output.stdout).unwrap();
     schemas::check(&report);
     let steady = &report["steady"];
+    // All of these delays are in one word.
+    assert!(steady["hops"].as_f64().unwrap() <= 1.0 && report["conditions"]["shortcuts"] == true, "{report}");
     for figure in ["lost", "early", "duplicates"] {
         assert_eq!(steady[figure], 0, "{report}");
     }

@@ -98,10 +98,13 @@ impl PrivateCluster {
             let (before, from) = self.nodes.split_at(preferred);
             from.iter().chain(before).map(text).collect::<Vec<_>>()
         };
-        self.nodes[preferred]
+        let settings = self.nodes[preferred]
             .settings()
-            .set("other_hosts", order(PrivateNode::authority)[1..].join(","))
-            .set("management_url", order(PrivateNode::management_url).join(","))
+            .set("management_url", order(PrivateNode::management_url).join(","));
+        match &order(PrivateNode::authority)[1..] {
+            [] => settings,
+            others => settings.set("other_hosts", others.join(",")),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ Examples:
   delayline-bench run --url amqp://admin@broker
   delayline-bench run --rate 5000 --delays mix:1s=40%,5s=30%,1m=20%,1h=10% --speed 1000
   delayline-bench run --knee --hdr lateness.hlog --json > bench.json
+  delayline-bench run --knee --shortcuts
   delayline-bench plan --bench bench.json --rate 2000 --delays exponential:5m
 
 The benchmark installs a set under a name of its own (bench-…), loads the broker for about

@@ -217,6 +217,7 @@ pub(super) mod tests {
                 unit_ms: 50,
                 queue_type: "quorum".into(),
                 replicas: None,
+                shortcuts: false,
                 window: 1_000,
                 client_processors: 2,
             },

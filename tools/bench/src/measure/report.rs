@@ -60,6 +60,9 @@ pub struct Conditions {
     pub queue_type: String,
     /// Their replicas; the broker's default if `None`.
     pub replicas: Option<u8>,
+    /// Whether the messages take shortcuts.
+    #[serde(default)]
+    pub shortcuts: bool,
     /// The most messages in flight.
     pub window: usize,
     /// Processors of the measuring machine.

@@ -166,6 +166,7 @@ impl Bench<'_> {
             unit_ms: self.plan.unit.millis(),
             queue_type: topology.queue_type.to_string(),
             replicas: topology.replicas.map(Into::into),
+            shortcuts: topology.shortcuts == Some(true),
             window: self.settings.router.window,
             client_processors: thread::available_parallelism().map_or(0, usize::from),
         }
@@ -241,6 +242,7 @@ impl Bench<'_> {
             let fill = Duration::from_secs_f64(0.2 + 1.5 * count as f64 / filling);
             let delay = delay_of(hops, fill, self.plan.unit);
             let wait = delay.duration(self.plan.unit.duration());
+            let hops = self.site.hops(delay);
             let queues = if hops == 1 { "1 queue".into() } else { format!("{hops} queues") };
             self.begin(&format!("draining through {queues}"), count);
             let account = Account::new(self.source.epoch, self.source.next, hops);

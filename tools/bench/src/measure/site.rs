@@ -8,7 +8,7 @@ use delayline_admin as admin;
 use delayline_amqp::Session;
 use delayline_broker::Difference;
 use delayline_core::{
-    codec::{AppKey, Level, RoutingKey},
+    codec::{AppKey, Delay, Level, RoutingKey},
     topology::{Binding, Endpoint, Queue, QueueType, SetName, Topology, Unit},
 };
 use delayline_settings::Settings;
@@ -42,8 +42,7 @@ impl Site {
         let mut settings = settings.clone();
         settings.topology.set = name;
         settings.topology.unit = unit;
-        // Hops are counted by levels; the model works out what shortcuts save.
-        settings.topology.shortcuts = Some(false);
+        settings.topology.shortcuts.get_or_insert(false);
         let topology = Topology::new(settings.topology.clone());
         let sink = format!("{}.sink", settings.topology.set);
         let mut session = Session::open(&settings.broker)?;
@@ -92,6 +91,11 @@ impl Site {
             key: RoutingKey::binding_pattern(&self.app),
         })?;
         Ok(())
+    }
+
+    /// How many queues a message with this delay passes.
+    pub(super) fn hops(&self, delay: Delay) -> u32 {
+        delay.hops_with(self.settings.topology.shortcuts == Some(true))
     }
 
     /// Its settings, for a router that publishes to it.

@@ -35,7 +35,7 @@ pub(super) struct Steady<'a> {
 pub(super) struct SteadyRun {
     pub(super) published: u64,
     pub(super) per_second: f64,
-    /// How many levels a message passed through, on average.
+    /// How many queues a message passed through, on average.
     pub(super) hops: f64,
     pub(super) taken: Taken,
 }
@@ -49,7 +49,7 @@ fn levels(longest: Duration, unit: Unit) -> u32 {
 struct Published {
     count: u64,
     took: Duration,
-    /// How many levels they passed through, all together.
+    /// How many queues they passed through, all together.
     hops: u64,
 }
 
@@ -68,7 +68,8 @@ impl Steady<'_> {
         let expected = AtomicU64::new(u64::MAX);
         let (taken, published) = thread::scope(|scope| {
             let publisher = scope.spawn(|| {
-                let published = self.publish(&router, source, stop);
+                let shortcuts = settings.topology.shortcuts == Some(true);
+                let published = self.publish(&router, shortcuts, source, stop);
                 // After a failure nothing more is awaited.
                 let count = published.as_ref().map_or(0, |published| published.count);
                 expected.store(count, Ordering::Release);
@@ -87,6 +88,7 @@ impl Steady<'_> {
     fn publish(
         self,
         router: &Router,
+        shortcuts: bool,
         source: &mut Source,
         stop: &AtomicBool,
     ) -> Result<Published, BenchError> {
@@ -99,7 +101,7 @@ impl Steady<'_> {
         // The router subtracts what a message has waited there, so it may pass through
         // others.
         let mut note = |outcome: delayline_client::router::Outcome<()>| -> Result<(), BenchError> {
-            hops += u64::from(outcome.result?.delay.hops());
+            hops += u64::from(outcome.result?.delay.hops_with(shortcuts));
             confirmed.get_or_insert_with(Instant::now);
             Ok(())
         };
