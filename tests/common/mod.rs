@@ -86,7 +86,12 @@ pub fn http(node: &PrivateNode, method: &str, path: &str, body: &Json) -> Json {
             .unwrap();
         agent.run(request)
     };
-    let failed = |answer: &Result<_, ureq::Error>| matches!(answer, Err(ureq::Error::StatusCode(500..)));
+    // RabbitMQ closes the connection of a request that takes a minute.
+    let failed = |answer: &Result<_, ureq::Error>| match answer {
+        Err(ureq::Error::StatusCode(status)) => *status >= 500,
+        Err(ureq::Error::Io(error)) => error.kind() == std::io::ErrorKind::UnexpectedEof,
+        _ => false,
+    };
     let answer = eventually_seen(path, ask, |answer| method == "POST" || !failed(answer));
     let mut response = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
     let text = response.body_mut().read_to_string().unwrap();
