@@ -1,9 +1,9 @@
 """See scripts/crowded."""
 
-import argparse, base64, http.client, http.server, json, os, pathlib, subprocess, sys, tempfile, threading, time
-from urllib.parse import quote, urlparse
+import argparse, base64, http.client, http.server, json, os, pathlib, socket, subprocess, sys, tempfile, threading, time
+from urllib.parse import urlparse
 
-delayline = os.path.abspath(os.environ.get("DELAYLINE", "target/release/delayline"))
+delayline = os.path.abspath(os.environ["DELAYLINE"])
 options = argparse.ArgumentParser()
 for name, default in ("queues", 10_000), ("bindings", 100_000), ("apps", 0), ("seconds", 60):
     options.add_argument(f"--{name}", type=int, default=default)
@@ -105,49 +105,89 @@ def burnt(seconds):
 
 
 def row(what, value):
-    what = f"{os.path.basename(delayline)},{version},{options.queues},{options.bindings},{options.apps},{what}"
-    print(f"{what},{value:.2f}", flush=True)
+    print(f"{delayline},{version},{','.join(map(str, there))},{what},{value:.3f}", flush=True)
+    return value
 
 
-def took(what, *arguments, accept=(0, 1)):
+def took(what, *arguments, runs=1):
+    """Seconds for a command: the least of some runs."""
+    least = float("inf")
+    for _ in range(runs):
+        began = time.time()
+        done = subprocess.run([delayline, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        least = min(least, time.time() - began)
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"{what}: {done.stderr}")
+    return row(f"{what} s", least)
+
+
+def served(alone):
+    """What an idle daemon costs, and how long its page takes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "DELAYLINE_MANAGEMENT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
+    daemon = subprocess.Popen(
+        [delayline, "serve", "--listen", f"127.0.0.1:{port}", "--no-canary"],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    time.sleep(20)
+    percent, requests, size = burnt(options.seconds)
+    row("serve % of a core", percent - alone)
+    row("serve requests/min", requests)
+    row("serve MB/min", size)
+    def get(path):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
     began = time.time()
-    done = subprocess.run([delayline, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    row(f"{what} s", time.time() - began)
-    if done.returncode not in accept:
-        print(f"{what}: {done.stderr}", file=sys.stderr)
+    assert "levels" in json.loads(get("/api/picture"))
+    page = row("page s", time.time() - began)
+    for line in get("/metrics").splitlines():
+        if line.startswith("delayline_management_read_timestamp_seconds "):
+            row("age of the page's counts s", time.time() - float(line.split()[1]))
+    daemon.terminate()
+    daemon.wait()
+    return page
+
+
+def measure(empty={}):
+    """Measures each command; returns the times. `empty` has those in an empty vhost."""
+    global delayline
+    found, ours = {}, delayline
+    # New queues have no statistics at first.
+    time.sleep(15)
+    alone = row("broker alone % of a core", burnt(options.seconds / 2)[0])
+    for delayline in [ours, *map(os.path.abspath, options.beside)]:
+        if there[2]:
+            took("apply unchanged", "apply", str(file))
+        times = {what: took(what, *what.split(), runs=3) for what in ("verify", "doctor", "status", "app list")}
+        times["page"] = served(alone)
+        for what, seconds in times.items():
+            if delayline in empty:
+                row(f"{what} times empty", seconds / empty[delayline][what])
+        found[delayline] = times
+    delayline = ours
+    return found
 
 
 version = json.loads(ask("GET", "/api/overview")[1])["rabbitmq_version"]
 broker = node()
+there = (0, 0, 0)
+load = " ".join(map(str, os.getloadavg()))
+print(f"# {os.cpu_count()} processors, shared by the broker and the commands; load before: {load}")
+print("command,version,queues,bindings,apps,figure,value", flush=True)
+proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+threading.Thread(target=proxy.serve_forever, daemon=True).start()
+empty = measure()
 if options.queues:
     fill()
-print("command,version,queues,bindings,apps,figure,value")
+there = (options.queues, options.bindings, options.apps)
 with tempfile.TemporaryDirectory() as folder:
     if options.apps:
         file = pathlib.Path(folder, "platform.toml")
-        apps = (f"[sets.delay.apps.app-{number:04}]\nno_user = true\n" for number in range(options.apps))
-        file.write_text("[sets.delay]\n" + "".join(apps))
+        pathlib.Path(folder, "password").write_text("secret")
+        apps = (f"[sets.delay.apps.app-{number:04}]\n" for number in range(options.apps))
+        file.write_text('[defaults]\npassword_file = "password"\n[sets.delay]\n' + "".join(apps))
         took("apply", "apply", str(file))
-    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    # New queues have no statistics at first.
-    time.sleep(15)
-    alone, _, _ = burnt(options.seconds / 2)
-    row("broker alone % of a core", alone)
-    for delayline in [delayline, *map(os.path.abspath, options.beside)]:
-        if options.apps:
-            took("apply unchanged", "apply", str(file))
-        for what in "verify", "doctor", "status", "app list":
-            took(what, *what.split())
-        environment = {**os.environ, "DELAYLINE_MANAGEMENT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
-        daemon = subprocess.Popen(
-            [delayline, "serve", "--listen", "127.0.0.1:0", "--no-canary"],
-            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        time.sleep(20)
-        percent, requests, size = burnt(options.seconds)
-        row("serve % of a core", percent - alone)
-        row("serve requests/min", requests)
-        row("serve MB/min", size)
-        daemon.terminate()
-        daemon.wait()
+    measure(empty)

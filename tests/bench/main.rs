@@ -4,6 +4,7 @@
 mod common;
 mod compare;
 mod conformance;
+mod fill;
 mod measure;
 #[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../broker/others/mod.rs"]

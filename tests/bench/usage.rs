@@ -29,6 +29,8 @@ fn a_wrong_argument_is_refused_with_the_reason() {
         (&["plan", "--rate", "1", "--delays", "fixed:-1s"], 2, "negative"),
         (&["plan", "--rate", "1", "--delays", "30s"], 2, "uniform:1s..60s"),
         (&["plan", "--rate", "1", "--delays", "mix:1s=50%"], 2, "50.0%"),
+        (&["fill", "--messages", "10"], 2, "1000 or more"),
+        (&["fill", "--messages", "1000", "--together", "2000"], 2, "--together"),
         (&["conformance", "--no-such-flag", "true"], 2, "--no-such-flag"),
         (&["conformance"], 2, "COMMAND"),
         (&["nonsense"], 2, "nonsense"),

@@ -9,6 +9,7 @@ mod cluster;
 mod contents;
 mod contract;
 mod copied;
+mod crowded;
 mod culprits;
 mod deadlines;
 mod delivery;

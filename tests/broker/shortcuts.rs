@@ -82,7 +82,7 @@ fn verified(settings: &Settings) {
 
 fn snapshot(settings: &Settings) -> Snapshot {
     let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
-    Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost).unwrap()
+    Snapshot::fetch(&api, &settings.broker.vhost, Scope::Set(&topology(settings), &[])).unwrap()
 }
 
 /// How many bindings lead to shortcuts.

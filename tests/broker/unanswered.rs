@@ -174,7 +174,12 @@ fn a_level_whose_process_is_stopped_has_no_leader() {
         queue["messages_ready"] == 4
     });
     stop_queue(&node, vhost, "delay.level.12");
-    let report = admin::verify(&settings, &topology(&settings)).unwrap();
+    // A queue without statistics may be new.
+    let report = eventually_seen(
+        "all queues have statistics",
+        || admin::verify(&settings, &topology(&settings)).unwrap(),
+        |report| !report.unchecked_for_now,
+    );
     restart_queue(&node, vhost, "delay.level.12");
     let found = report.findings.iter().find(|it| it.code == FindingCode::NoLeader);
     assert_eq!(found.map(|it| it.subject.as_str()), Some("queue `delay.level.12`"), "{report:#?}");

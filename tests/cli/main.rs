@@ -11,6 +11,7 @@ mod ends;
 pub(crate) mod exit_codes;
 mod index;
 mod inputs;
+mod management;
 mod manners;
 mod offline;
 mod panics;

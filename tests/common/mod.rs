@@ -8,6 +8,7 @@ pub mod counting;
 pub mod daemon;
 pub mod foreign;
 pub mod keeping;
+pub mod management;
 pub(crate) mod not_tested;
 pub mod raw;
 pub mod schemas;

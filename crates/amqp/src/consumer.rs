@@ -8,7 +8,8 @@ use crossbeam_channel::{Receiver, Select};
 use delayline_core::message::{Headers, Properties};
 
 use crate::{
-    connection::{CLOSE_TIMEOUT, Damage, abandon_after},
+    arrivals::Arrivals,
+    connection::{CLOSE_TIMEOUT, abandon_after},
     convert::from_properties,
     error::{AmqpError, explain},
 };
@@ -40,6 +41,8 @@ pub struct Delivery {
     pub(super) inner: amiquip::Delivery,
     /// The lane it arrived on.
     lane: usize,
+    /// The length of the body that it came with.
+    length: usize,
 }
 
 /// What a [`Consumer`] delivers next.
@@ -58,7 +61,7 @@ pub enum Next {
 /// once the connection is closed.
 pub struct Consumer {
     lanes: Vec<Lane>,
-    damage: Damage,
+    arrivals: Arrivals,
 }
 
 /// A channel that consumes. The broker writes deliveries channel by channel. So a message that
@@ -81,10 +84,10 @@ impl Consumer {
         queue: &str,
         prefetch: u16,
         options: ConsumerOptions,
-        damage: Damage,
+        arrivals: Arrivals,
     ) -> Started {
         // Messages that an earlier consumer left unread are delivered again, with other tags.
-        damage.forget(channel.channel_id());
+        arrivals.forget(channel.channel_id());
         let started = channel.qos(0, prefetch, false).and_then(|()| {
             let consumer = channel.basic_consume(queue, options)?;
             let messages = consumer.receiver().clone();
@@ -96,7 +99,7 @@ impl Consumer {
         match started {
             Ok(messages) => {
                 let lanes = vec![Lane { channel, messages }];
-                Started::Running(Self { lanes, damage })
+                Started::Running(Self { lanes, arrivals })
             }
             Err(error) => Started::Failed(explain(error), channel),
         }
@@ -122,7 +125,7 @@ impl Consumer {
         let lane = &self.lanes[number];
         match ready.recv(&lane.messages) {
             Ok(ConsumerMessage::Delivery(inner)) => {
-                let damaged = self.damage.take(lane.channel.channel_id(), inner.delivery_tag());
+                let damaged = self.arrivals.take_damage(lane.channel.channel_id(), inner.delivery_tag());
                 Next::Delivery(Delivery::new(inner, damaged, number))
             }
             Ok(
@@ -166,9 +169,18 @@ impl Consumer {
         answer: impl FnOnce(amiquip::Delivery, &Channel) -> amiquip::Result<()>,
     ) -> Result<(), AmqpError> {
         match self.lanes.get(delivery.lane) {
-            Some(lane) => answer(delivery.inner, &lane.channel).map_err(explain),
+            Some(lane) => {
+                self.arrivals.settle(delivery.length);
+                answer(delivery.inner, &lane.channel).map_err(explain)
+            }
             None => Ok(()),
         }
+    }
+
+    /// The length of the largest body, if the connection ended because deliveries took more than
+    /// [`Session::hold_at_most`](crate::Session::hold_at_most) allows.
+    pub fn overflow(&self) -> Option<usize> {
+        self.arrivals.overflow()
     }
 
     /// Lets a `select` wake up when [`next`](Self::next) may have a result.
@@ -218,6 +230,7 @@ impl Delivery {
             exchange: std::mem::take(&mut inner.exchange),
             routing_key: std::mem::take(&mut inner.routing_key),
             redelivered: inner.redelivered,
+            length: inner.body.len(),
             body: std::mem::take(&mut inner.body),
             properties,
             headers,

@@ -19,6 +19,7 @@
 //! - after the connection is lost, channels report only that it is gone; the cause is fetched from
 //!   the connection.
 
+mod arrivals;
 pub mod broker;
 mod connection;
 mod consumer;

@@ -35,28 +35,25 @@ const MANY: usize = 40;
 /// The part of a vhost to ask for.
 #[derive(Debug, Clone, Copy)]
 pub enum Scope<'a> {
-    /// Everything.
-    Vhost,
-    /// A set, its applications and gateways, the queues and exchanges that its due messages pass, and the queues of
-    /// these names.
-    Set(&'a Topology, &'a [String]),
+    /// A set, its applications and gateways, the queues and exchanges that its due messages pass, these queues, and
+    /// these exchanges with the queues and exchanges behind them.
+    Set(&'a Topology, &'a [Endpoint]),
     /// A layout, its guard, and the queues and exchanges that its due messages pass. The topology is that of any
     /// set in the vhost.
     Layout(&'a Topology, &'a Layout),
 }
 
 impl Scope<'_> {
-    /// A pattern for the names of its own queues; `None` for all.
+    /// A pattern for the names of its own queues.
     #[must_use]
-    pub fn pattern(&self) -> Option<String> {
+    pub fn pattern(&self) -> String {
         match self {
-            Self::Vhost => None,
-            Self::Set(topology, _) => Some(format!(r"^{}\.", escape(topology.settings().set.as_str()))),
+            Self::Set(topology, _) => format!(r"^{}\.", escape(topology.settings().set.as_str())),
             Self::Layout(_, layout) => {
                 let (first, last) = (layout.level(Level::LOWEST), layout.level(Level::TOP));
                 let same = first.chars().zip(last.chars()).take_while(|(one, other)| one == other);
                 let levels: String = same.map(|(letter, _)| letter).collect();
-                Some(format!("^({}|{}$)", escape(&levels), escape(&layout.kept())))
+                format!("^({}|{}$)", escape(&levels), escape(&layout.kept()))
             }
         }
     }
@@ -66,7 +63,6 @@ impl Scope<'_> {
     #[must_use]
     pub fn owns(&self, name: &str) -> bool {
         match self {
-            Self::Vhost => true,
             Self::Set(topology, _) => {
                 let rest = name.strip_prefix(topology.settings().set.as_str());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -85,11 +81,8 @@ impl Snapshot {
     /// See [`ManagementError`]. Policies that cannot be read are no error.
     pub fn fetch(api: &ManagementApi, vhost: &str, scope: Scope<'_>) -> Result<Self, ManagementError> {
         let pattern = scope.pattern();
-        let exchanges = match scope {
-            Scope::Vhost => api.exchanges(vhost)?,
-            Scope::Set(..) | Scope::Layout(..) => api.exchange_definitions(vhost)?,
-        };
-        let (queues, all) = api.queues_matching(vhost, pattern.as_deref())?;
+        let exchanges = api.exchange_definitions(vhost)?;
+        let (queues, all) = api.queues_matching(vhost, Some(&pattern))?;
         let mut snapshot = Self::new(vhost, exchanges, queues, Vec::new());
         snapshot.queues_in_all = all;
         if let Scope::Set(topology, _) = scope {
@@ -122,13 +115,14 @@ impl Snapshot {
         }
     }
 
-    /// Asks for queues that are not known yet, as far as they exist.
+    /// Asks for queues that are not known yet, as far as they exist. Those of the scope itself are known.
     fn ask_for_queues(
         &mut self,
         api: &ManagementApi,
+        scope: Scope<'_>,
         names: impl IntoIterator<Item = String>,
     ) -> Result<(), ManagementError> {
-        let unknown = |name: &String| !self.queues.contains_key(name) && !self.exchanges.contains_key(name);
+        let unknown = |name: &String| !self.queues.contains_key(name) && !scope.owns(name);
         let names: BTreeSet<_> = names.into_iter().filter(unknown).collect();
         // One by one, they have no counts on a broker without statistics.
         let all = if self.has_statistics() { self.queues_in_all } else { 0 };
@@ -141,7 +135,7 @@ impl Snapshot {
     fn fetch_bindings(&mut self, api: &ManagementApi, scope: Scope<'_>) -> Result<(), ManagementError> {
         let recalls = self.exchanges.values().any(|exchange| self.set_of_recalls(exchange).is_some());
         let others = self.queues_in_all.saturating_sub(self.queues.len());
-        let all = matches!(scope, Scope::Vhost) || others <= FEW;
+        let all = others <= FEW;
         let mut listed = all && !recalls;
         if listed {
             self.enter([], [], api.bindings(&self.vhost, |_| true)?);
@@ -171,13 +165,12 @@ impl Snapshot {
                 self.enter([], [], found);
             }
             let mut passed = match scope {
-                Scope::Vhost => return Ok(()),
-                Scope::Set(topology, _) => passed(topology, None, self),
-                Scope::Layout(topology, layout) => passed(topology, Some(layout), self),
+                Scope::Set(topology, also) => passed(topology, None, self, also),
+                Scope::Layout(topology, layout) => passed(topology, Some(layout), self, &[]),
             };
             passed.retain(|end| looked_up.insert(end.clone()));
             let queues = passed.iter().filter(|end| matches!(end, Endpoint::Queue(_)));
-            self.ask_for_queues(api, queues.map(|end| end.name().to_owned()))?;
+            self.ask_for_queues(api, scope, queues.map(|end| end.name().to_owned()))?;
             next = BTreeSet::new();
             if !all || recalls {
                 let through = passed.iter().filter(|end| matches!(end, Endpoint::Exchange(_)));
@@ -191,13 +184,9 @@ impl Snapshot {
             }
             next.retain(|side| !known.contains(side));
             if next.is_empty() && passed.is_empty() {
-                break;
+                return Ok(());
             }
         }
-        if let Scope::Set(_, also) = scope {
-            self.ask_for_queues(api, also.iter().cloned())?;
-        }
-        Ok(())
     }
 
     /// The sides from which the bindings of a scope are read: from each of its exchanges, and to each exchange and
@@ -274,7 +263,7 @@ mod tests {
     fn the_names_of_others_are_left_out() {
         let topology = Topology::new(TopologySettings::default());
         let set = Scope::Set(&topology, &[]);
-        let pattern = Pattern::from(set.pattern().unwrap());
+        let pattern = Pattern::from(set.pattern());
         for (name, ours) in [
             ("delay.level.00", true),
             ("delay.landing.billing", true),
@@ -288,7 +277,7 @@ mod tests {
         for layout in ["nservicebus", "nservicebus:v1", "celery", "celery:eu.shop"] {
             let layout: Layout = layout.parse().unwrap();
             let scope = Scope::Layout(&topology, &layout);
-            let pattern = Pattern::from(scope.pattern().unwrap());
+            let pattern = Pattern::from(scope.pattern());
             for own in Level::all().map(|level| layout.level(level)).chain([layout.kept()]) {
                 assert_eq!(pattern.matches(&own), Ok(true), "{own}");
             }

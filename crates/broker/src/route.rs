@@ -123,15 +123,17 @@ pub fn layout_routes<'a>(topology: &Topology, layout: &Layout, snapshot: &'a Sna
     ends(topology, snapshot, layout_begins(layout, snapshot)).0
 }
 
-/// The queues and exchanges on these routes, whether they exist or not.
+/// The queues and exchanges on these routes and behind `also`, whether they exist or not.
 pub(crate) fn passed(
     topology: &Topology,
     layout: Option<&Layout>,
     snapshot: &Snapshot,
+    also: &[Endpoint],
 ) -> BTreeSet<Endpoint> {
+    let also = also.iter().map(|end| (String::new(), String::new(), end.clone()));
     match layout {
-        None => ends(topology, snapshot, begins(topology, snapshot)).1,
-        Some(layout) => ends(topology, snapshot, layout_begins(layout, snapshot)).1,
+        None => ends(topology, snapshot, begins(topology, snapshot).chain(also)).1,
+        Some(layout) => ends(topology, snapshot, layout_begins(layout, snapshot).chain(also)).1,
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use delayline_core::{
     backoff::wait,
-    topology::{Names, Topology},
+    topology::{Endpoint, Names, Topology},
 };
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
 use jiff::Timestamp;
@@ -89,6 +89,7 @@ impl SeenSet {
     pub fn fetch(api: &ManagementApi, vhost: &str, topology: &Topology) -> Result<Self, ManagementError> {
         let grants = Grants::fetch(api, vhost);
         let named = grants.as_ref().map(Grants::names_read).unwrap_or_default();
+        let named: Vec<_> = named.into_iter().map(Endpoint::Queue).collect();
         Ok(Self { snapshot: Snapshot::fetch(api, vhost, Scope::Set(topology, &named))?, grants })
     }
 }
@@ -134,7 +135,7 @@ impl Survey {
         let topology = Topology::new(settings.topology.clone());
         let layouts = settings.layouts.iter().map(|layout| Scope::Layout(&topology, layout));
         let scopes = std::iter::once(Scope::Set(&topology, &[])).chain(layouts);
-        let names: Vec<_> = scopes.filter_map(|scope| scope.pattern()).collect();
+        let names: Vec<_> = scopes.map(|scope| scope.pattern()).collect();
         Self {
             management: settings.management.clone(),
             patience: None,

@@ -103,7 +103,7 @@ pub(crate) fn watch(
         canary: Some(Arc::clone(&counters.watched)),
         recalls: counters.recalls.clone(),
         schedules: counters.schedules.clone(),
-        layouts: watch_layouts(settings, settings.layouts.iter().cloned(), stop),
+        layouts: watch_layouts(settings, survey, stop),
         survey: Some(Arc::clone(survey)),
         ages: true,
         ..Sources::default()

@@ -73,7 +73,7 @@ pub fn gateway_names(
     topology: &Topology,
 ) -> Result<Vec<String>, ManagementError> {
     let own = Scope::Set(topology, &[]).pattern();
-    let queues = api.queue_counts(vhost, own.as_deref())?;
+    let queues = api.queue_counts(vhost, Some(&own))?;
     Ok(gateways_among(topology, &queues))
 }
 

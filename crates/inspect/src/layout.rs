@@ -1,17 +1,25 @@
 //! Waiting messages in a layout, by level.
 
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::{guard::KEY, guard::alternate};
-use delayline_broker::{NO_STATISTICS, Scope, Snapshot, Stall, is_open};
+use delayline_broker::{NO_STATISTICS, OLD, Reading, Scope, Snapshot, Stall, Survey, is_open};
 use delayline_core::{
     codec::Level,
     topology::{Endpoint, Topology},
 };
 use delayline_messages::error::AdminError;
 use delayline_settings::{Layout, Settings};
+
+/// How often a daemon reads everything of a layout, and the least pause as a multiple of the time that it took.
+const EVERY: (Duration, u32) = (Duration::from_secs(30), 100);
 
 /// Enters the alternate exchanges that policies set as arguments: for a message they are the same.
 pub(crate) fn enter_alternates(snapshot: &mut Snapshot) {
@@ -52,7 +60,7 @@ pub(crate) fn gather(settings: &Settings, layout: &Layout) -> Result<Snapshot, A
     if uncounted > 0 {
         snapshot.unchecked.push(format!("messages of {uncounted} levels: {NO_STATISTICS}"));
     }
-    snapshot.fetch_dead_letters(&api, scope.pattern().as_deref(), is_level)?;
+    snapshot.fetch_dead_letters(&api, Some(&scope.pattern()), is_level)?;
     enter_alternates(&mut snapshot);
     Ok(snapshot)
 }
@@ -145,6 +153,55 @@ pub struct LayoutDestination {
 /// # Errors If the vhost has no such layout, or the management API cannot be asked.
 pub fn layout_status(settings: &Settings, layout: &Layout) -> Result<LayoutStatus, AdminError> {
     Ok(status(&gather(settings, layout)?, layout))
+}
+
+/// A layout as a daemon sees it. The counts are those of the daemon's survey; the rest changes rarely, and is read
+/// at a lower rate.
+#[derive(Debug, Default)]
+pub struct SeenLayout {
+    /// What was read, or why not, and when to read everything again.
+    last: Option<(Result<Snapshot, AdminError>, Instant)>,
+}
+
+impl SeenLayout {
+    /// The status at the time of a reading of this survey.
+    ///
+    /// # Errors See [`layout_status`].
+    pub fn status(
+        &mut self,
+        settings: &Settings,
+        layout: &Layout,
+        (survey, reading): (&Survey, &Reading),
+    ) -> Result<LayoutStatus, AdminError> {
+        let began = Instant::now();
+        let counts = reading.counts.as_ref();
+        let counts = counts.map_err(|reason| AdminError::NoManagement { reason: reason.clone() })?;
+        let own = |name: &str| layout.level_of(name).is_some() || *name == layout.kept();
+        let counted: BTreeMap<_, _> =
+            counts.queues.iter().filter(|it| own(&it.name)).map(|it| (it.name.as_str(), it)).collect();
+        let last = self.last.take().filter(|(last, next)| {
+            let known = last.iter().flat_map(|snapshot| snapshot.queues.keys()).map(String::as_str);
+            began < *next && known.filter(|name| own(name)).eq(counted.keys().copied())
+        });
+        let Some((last, next)) = last else {
+            let found = gather(settings, layout);
+            let status = found.as_ref().map(|snapshot| status(snapshot, layout)).map_err(AdminError::clone);
+            self.last = Some((found, Instant::now() + survey.rest(began.elapsed(), EVERY, OLD)));
+            return status;
+        };
+        let (snapshot, _) = self.last.insert((last, next));
+        let snapshot = snapshot.as_mut().map_err(|error| error.clone())?;
+        for (name, counts) in counted {
+            if let Some(queue) = snapshot.queues.get_mut(name) {
+                queue.take_counts(counts);
+            }
+        }
+        snapshot.dead_letters.clear();
+        let api = delayline_messages::error::api(settings, "lists queues")?;
+        let pattern = Scope::Layout(&Topology::new(settings.topology.clone()), layout).pattern();
+        snapshot.fetch_dead_letters(&api, Some(&pattern), |name| layout.level_of(name).is_some())?;
+        Ok(LayoutStatus { at: reading.at, ..status(snapshot, layout) })
+    }
 }
 
 fn status(snapshot: &Snapshot, layout: &Layout) -> LayoutStatus {

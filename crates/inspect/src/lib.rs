@@ -16,11 +16,11 @@ pub use apps::{
     AppBinding, AppEntry, AppList, AppUserEntry, Hold, JournalEntry, LandingEntry, RecallEntry,
     apps_of_publisher, list_apps, queue_of_app,
 };
-pub use apps::{behind, landing};
+pub use apps::{apps_of, behind, landing};
 pub use doctor::{DoctorOptions, DoctorReport, doctor, doctor_seen};
 pub use finding::{Finding, FindingCode, Severity, findings};
 pub use foreign::doctor_layout;
 pub use gateways::names_among;
 pub use gateways::{GatewayEntry, GatewayList, gateway_names, gateways_among, list_gateways};
-pub use layout::{LayoutDestination, LayoutLevel, LayoutStatus, layout_status};
+pub use layout::{LayoutDestination, LayoutLevel, LayoutStatus, SeenLayout, layout_status};
 pub use verify::{VerifyReport, verify, verify_seen};

@@ -255,3 +255,38 @@ fn a_worker_that_is_stopped_finishes_what_it_has_begun() {
     });
     eventually("the other messages are back", || ready(&settings, "in.app") == Some(16));
 }
+
+#[test]
+fn large_messages_behind_a_busy_handler_do_not_pile_up() {
+    const LARGE: usize = 23;
+    let settings = installed(10);
+    drop(Inbox::open(&settings, "app"));
+    let bodies = [1].into_iter().chain([12 << 20; LARGE]);
+    let messages = bodies.map(|length: usize| Message::after(app("app"), Delay::ZERO, vec![b'x'; length]));
+    assert!(settings.router().connect().unwrap().publish_all(messages).iter().all(Result::is_ok));
+    let worker = Worker::new(settings.target(), "in.app", app("app"), Policy::default()).prefetch(100);
+    let (begun, may_end) = (Barrier::new(2), Barrier::new(2));
+    let (small, large) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            worker.run(|job| {
+                if job.body.len() > 1 {
+                    large.fetch_add(1, Ordering::Relaxed);
+                } else if small.fetch_add(1, Ordering::Relaxed) == 0 {
+                    begun.wait();
+                    may_end.wait();
+                }
+                Handled::Done
+            })
+        });
+        begun.wait();
+        // They have more than 256 MiB, and return to the queue, with the one that is being processed.
+        eventually("the worker holds none", || ready(&settings, "in.app") == Some(1 + LARGE as u32));
+        may_end.wait();
+        eventually("all are processed", || large.load(Ordering::Relaxed) >= LARGE as u32);
+        eventually("no message is left", || ready(&settings, "in.app") == Some(0));
+        worker.stop_handle().stop();
+        assert_eq!(running.join().unwrap(), Ended::Stopped);
+    });
+    assert_eq!((small.into_inner(), large.into_inner()), (2, LARGE as u32));
+}

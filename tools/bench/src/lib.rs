@@ -1,10 +1,11 @@
 //! `delayline-bench`: measures the capacity of a set on a broker ([`measure`]), estimates that without
-//! one ([`capacity`]), and compares sets with other ways to delay messages ([`compare`]).
+//! one ([`capacity`]), compares sets with other ways to delay messages ([`compare`]), and fills one.
 
 pub mod bare;
 pub mod capacity;
 mod cmd;
 pub mod compare;
+mod fill;
 pub mod measure;
 #[cfg(test)]
 mod schemas;
@@ -38,6 +39,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Compare layouts that delay messages, on private brokers
     Compare(compare::Args),
+    /// Measure a private broker with very many waiting messages
+    Fill(Box<fill::Args>),
 }
 
 impl Command {
@@ -49,6 +52,7 @@ impl Command {
             Self::Probe(_) => "probe",
             Self::Conformance(_) => "conformance",
             Self::Compare(_) => "compare",
+            Self::Fill(_) => "fill",
         }
     }
 }
@@ -70,6 +74,7 @@ fn execute(cli: &Cli, output: &mut Output) -> Result<Code, Failure> {
         Command::Probe(args) => probe::run(args, cli.global.settings()?, output),
         Command::Conformance(args) => conformance::run(args, output),
         Command::Compare(args) => compare::run(args, output),
+        Command::Fill(args) => fill::run(args, output),
     }
 }
 

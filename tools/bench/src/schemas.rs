@@ -10,7 +10,7 @@ use generate::Printed;
 
 use crate::{
     cmd::{conformance, plan, probe, run},
-    compare,
+    compare, fill,
 };
 
 const ALL: &[Printed] = &[
@@ -19,6 +19,9 @@ const ALL: &[Printed] = &[
     }),
     ("bench-conformance", "The answers of a program.", |generator| {
         vec![conformance::Report::json_schema(generator)]
+    }),
+    ("bench-fill", "The figures of a broker with many waiting messages.", |generator| {
+        vec![fill::Report::json_schema(generator)]
     }),
     ("bench-plan", "The load of a workload.", |generator| vec![plan::Shown::json_schema(generator)]),
     ("bench-probe", "The lateness of test messages.", |generator| {

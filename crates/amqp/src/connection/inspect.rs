@@ -14,8 +14,9 @@ use std::{
     collections::HashSet,
     io::{self, Read, Write},
     net::TcpStream,
+    ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -25,7 +26,7 @@ use mio::{Evented, Poll, PollOpt, Ready, Token};
 
 use delayline_core::message::MAX_NESTING;
 
-use crate::convert::big_endian;
+use crate::{arrivals::Arrivals, convert::big_endian};
 
 use super::login::Login;
 
@@ -38,29 +39,10 @@ const GET_OK: [u8; 4] = [0, 60, 0, 71];
 const FRAME_HEAD: usize = 7;
 /// Class, weight, body length and flags of a content header.
 const CONTENT_HEAD: usize = 14;
+/// Where a content header has the length of the body.
+const BODY_LENGTH: Range<usize> = 4..12;
 /// How many bytes are read from the socket at a time.
 const CHUNK: usize = 64 * 1024;
-
-/// Deliveries of a connection that cannot be represented, by channel and tag.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Damage(Arc<Mutex<HashSet<(u16, u64)>>>);
-
-impl Damage {
-    fn note(&self, channel: u16, tag: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((channel, tag));
-    }
-
-    /// Forgets deliveries of an earlier channel with the same number.
-    pub(crate) fn forget(&self, channel: u16) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| *other != channel);
-    }
-
-    /// Whether it contains a delivery. The call removes it.
-    pub(crate) fn take(&self, channel: u16, tag: u64) -> bool {
-        let mut deliveries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        !deliveries.is_empty() && deliveries.remove(&(channel, tag))
-    }
-}
 
 /// Whether the other side has ended a connection.
 #[derive(Debug, Clone, Default)]
@@ -103,16 +85,16 @@ impl<S> Inspected<S> {
         inner: S,
         (hold, hung_up): (Arc<TcpStream>, HungUp),
         login: Option<Login>,
-        damage: Option<Damage>,
+        arrivals: Option<Arrivals>,
     ) -> Self {
-        let inspector = damage.map(Inspector::new);
+        let inspector = arrivals.map(Inspector::new);
         Self { inner, _hold: hold, hung_up, login, inspector, chunk: vec![0; CHUNK].into() }
     }
 }
 
 /// Incoming frames.
 struct Inspector {
-    damage: Damage,
+    arrivals: Arrivals,
     /// Incoming bytes. Bytes up to `inspected`, which can be past the end, may be passed on, and
     /// `handed_on` bytes were.
     buffer: Vec<u8>,
@@ -123,8 +105,8 @@ struct Inspector {
 }
 
 impl Inspector {
-    fn new(damage: Damage) -> Self {
-        Self { damage, buffer: Vec::new(), inspected: 0, handed_on: 0, deliveries: Vec::new() }
+    fn new(arrivals: Arrivals) -> Self {
+        Self { arrivals, buffer: Vec::new(), inspected: 0, handed_on: 0, deliveries: Vec::new() }
     }
 
     /// Takes in bytes, and inspects the frames that they complete.
@@ -162,17 +144,20 @@ impl Inspector {
                 self.deliveries.retain(|(other, _)| *other != channel);
                 self.deliveries.push((channel, tag));
                 if !readable {
-                    self.damage.note(channel, tag);
+                    self.arrivals.note_damage(channel, tag);
                 }
             }
             return whole;
         }
         let index = self.deliveries.iter().position(|(other, _)| *other == channel);
         let Some((_, tag)) = index.map(|index| self.deliveries.swap_remove(index)) else { return whole };
+        if let Some(length) = frame[payload.clone()].get(BODY_LENGTH) {
+            self.arrivals.announce(big_endian(length));
+        }
         if content(&frame[payload]).is_some() {
             return whole;
         }
-        self.damage.note(channel, tag);
+        self.arrivals.note_damage(channel, tag);
         // The library can read it without properties.
         let end = start + whole - 1;
         let kept = start + FRAME_HEAD + CONTENT_HEAD;
@@ -318,8 +303,8 @@ pub fn frames(bytes: &[u8]) {
 /// The output for input split into pieces of a length, and the deliveries that cannot be
 /// represented.
 fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
-    let damage = Damage::default();
-    let mut inspector = Inspector::new(damage.clone());
+    let arrivals = Arrivals::default();
+    let mut inspector = Inspector::new(arrivals.clone());
     let mut out = Vec::new();
     for piece in bytes.chunks(piece) {
         inspector.push(piece);
@@ -328,8 +313,7 @@ fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, HashSet<(u16, u64)>) {
             out.extend_from_slice(&target[..length]);
         }
     }
-    let damaged = damage.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    (out, damaged)
+    (out, arrivals.damaged())
 }
 
 impl<S: Read> Read for Inspected<S> {
@@ -344,6 +328,9 @@ impl<S: Read> Read for Inspected<S> {
                 return Ok(0);
             }
             inspector.push(&self.chunk[..length]);
+            if inspector.arrivals.overflow().is_some() {
+                return Err(io::Error::other("too many bytes of messages are unacknowledged"));
+            }
         }
     }
 }

@@ -30,8 +30,7 @@ use delayline_core::shell::quoted;
 pub use inspect::frames;
 pub use line::Line;
 
-pub(crate) use inspect::Damage;
-
+use crate::arrivals::Arrivals;
 use inspect::{HungUp, Inspected};
 use login::Login;
 use tls_stream::TlsStream;
@@ -53,9 +52,9 @@ pub(crate) struct Opened {
     pub(crate) line: Line,
 }
 
-/// Opens a connection. `purpose` names it in the broker's list of connections; `damage`
+/// Opens a connection. `purpose` names it in the broker's list of connections; `arrivals`
 /// records deliveries that cannot be read.
-fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened, AmqpError> {
+fn open(broker: &Broker, purpose: &str, arrivals: Option<Arrivals>) -> Result<Opened, AmqpError> {
     let begun = Instant::now();
     let deadline = begun + broker.connect_timeout;
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -78,7 +77,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let stream =
                 mio::net::TcpStream::from_stream(socket).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
+            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, arrivals));
             Connection::insecure_open_stream(stream, options, tuning())
         }
         Some(tls) => {
@@ -89,7 +88,7 @@ fn open(broker: &Broker, purpose: &str, damage: Option<Damage>) -> Result<Opened
             let session = handshake(broker, &mut socket, config, left())?;
             let stream = TlsStream::new(socket, session).map_err(|error| unreachable(broker, &error))?;
             let options = options.connection_timeout(Some(left()));
-            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, damage));
+            let stream = Turns::new(Inspected::new(stream, (hold, hung_up.clone()), login, arrivals));
             Connection::insecure_open_stream(stream, options, tuning())
         }
     };
@@ -268,10 +267,10 @@ fn no_vhost(message: &str, vhost: &str) -> Option<String> {
 pub(crate) fn open_within<T: Send + 'static>(
     broker: &Broker,
     purpose: &'static str,
-    damage: Option<Damage>,
+    arrivals: Option<Arrivals>,
     then: impl Fn(Opened) -> Result<T, AmqpError> + Clone + Send + 'static,
 ) -> Result<T, AmqpError> {
-    at_first_node(broker, move |node| then(open(node, purpose, damage.clone())?))
+    at_first_node(broker, move |node| then(open(node, purpose, arrivals.clone())?))
 }
 
 /// Runs `open` with the broker's nodes, in order, until it succeeds. Each node gets the connect

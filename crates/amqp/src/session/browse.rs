@@ -6,7 +6,8 @@ use amiquip::{Channel, ConsumerMessage, ConsumerOptions};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use crate::{
-    connection::{CLOSE_TIMEOUT, Damage, Line, abandon_after},
+    arrivals::Arrivals,
+    connection::{CLOSE_TIMEOUT, Line, abandon_after},
     consumer::{Delivery, cancelled},
     error::{AmqpError, explain},
 };
@@ -15,7 +16,7 @@ use crate::{
 pub struct Browser {
     /// `Some` until it is closed.
     channel: Option<Channel>,
-    damage: Damage,
+    arrivals: Arrivals,
     line: Line,
     /// How long an answer may take.
     limit: Duration,
@@ -59,10 +60,10 @@ impl Place {
 }
 
 impl Browser {
-    pub(super) fn new(channel: Channel, damage: Damage, line: Line, limit: Duration) -> Self {
+    pub(super) fn new(channel: Channel, arrivals: Arrivals, line: Line, limit: Duration) -> Self {
         // Deliveries of an earlier channel with the same number.
-        damage.forget(channel.channel_id());
-        Self { channel: Some(channel), damage, line, limit }
+        arrivals.forget(channel.channel_id());
+        Self { channel: Some(channel), arrivals, line, limit }
     }
 
     /// Sends a request, and gives up the connection if the broker does not answer in time.
@@ -128,7 +129,7 @@ impl Page<'_> {
         match self.messages.recv_timeout(limit) {
             Ok(ConsumerMessage::Delivery(inner)) => {
                 let channel = self.browser.channel.as_ref().map_or(0, Channel::channel_id);
-                let damaged = self.browser.damage.take(channel, inner.delivery_tag());
+                let damaged = self.browser.arrivals.take_damage(channel, inner.delivery_tag());
                 Turned::Delivery(Delivery::new(inner, damaged, 0))
             }
             Ok(

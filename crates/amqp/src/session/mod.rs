@@ -10,8 +10,9 @@ use amiquip::{AmqpValue, Channel, Connection, ConnectionBlockedNotification, Con
 use crossbeam_channel::Receiver;
 
 use crate::{
+    arrivals::Arrivals,
     broker::Broker,
-    connection::{CLOSE_TIMEOUT, Damage, Line, Opened, close, open_within},
+    connection::{CLOSE_TIMEOUT, Line, Opened, close, open_within},
     consumer::{Consumer, Started},
     error::{AmqpError, explain},
 };
@@ -66,8 +67,7 @@ pub struct Session {
     blocked: Receiver<ConnectionBlockedNotification>,
     server_version: Option<String>,
     cluster_name: Option<String>,
-    /// Which deliveries the client library could not read.
-    damage: Damage,
+    arrivals: Arrivals,
 }
 
 impl Session {
@@ -81,10 +81,10 @@ impl Session {
 
     /// Connects under a name that the broker shows in its list of connections.
     pub fn open_for(broker: &Broker, purpose: &'static str) -> Result<Self, AmqpError> {
-        let damage = Damage::default();
+        let arrivals = Arrivals::default();
         let limit = broker.request_timeout;
         let us = broker.clone();
-        open_within(broker, purpose, Some(damage.clone()), move |Opened { mut connection, line }| {
+        open_within(broker, purpose, Some(arrivals.clone()), move |Opened { mut connection, line }| {
             let blocked = connection.listen_for_connection_blocked().map_err(explain)?;
             let [server_version, cluster_name] = ["version", "cluster_name"].map(|property| match connection
                 .server_properties()
@@ -93,7 +93,7 @@ impl Session {
                 Some(AmqpValue::LongString(text)) => Some(text.clone()),
                 _ => None,
             });
-            let (connection, damage) = (Some(connection), damage.clone());
+            let (connection, arrivals) = (Some(connection), arrivals.clone());
             Ok(Self {
                 broker: us.clone(),
                 purpose,
@@ -104,7 +104,7 @@ impl Session {
                 blocked,
                 server_version,
                 cluster_name,
-                damage,
+                arrivals,
             })
         })
     }
@@ -212,6 +212,13 @@ impl Session {
         joined.ok_or_else(|| AmqpError::Lost { reason: "it has no channel".into() })
     }
 
+    /// Ends the connection if unacknowledged deliveries have more than `most` bytes of bodies from now on, unless a
+    /// single body is larger: AMQP limits only their number, and the broker may send all at once. See
+    /// [`Consumer::overflow`].
+    pub fn hold_at_most(&self, most: usize) {
+        self.arrivals.limit(most);
+    }
+
     /// Reads a stream, from its first message or from the part that was written last. Each message
     /// has its position in the header [`STREAM_OFFSET`]. It must be acknowledged before others
     /// follow, and stays in the stream.
@@ -242,7 +249,7 @@ impl Session {
     /// # Errors
     /// The connection is gone, or has no free channels.
     pub fn browse(&mut self) -> Result<Browser, AmqpError> {
-        Ok(Browser::new(self.new_channel()?, self.damage.clone(), self.line.clone(), self.limit))
+        Ok(Browser::new(self.new_channel()?, self.arrivals.clone(), self.line.clone(), self.limit))
     }
 
     fn consume_on(
@@ -254,7 +261,7 @@ impl Session {
     ) -> Result<Consumer, AmqpError> {
         let (started, cut) = self
             .line
-            .within(self.limit, || Consumer::start(channel, queue, prefetch, options, self.damage.clone()));
+            .within(self.limit, || Consumer::start(channel, queue, prefetch, options, self.arrivals.clone()));
         match started {
             Started::Running(consumer) => Ok(consumer),
             Started::Failed(error, channel) => Err(self.explain(error, Some(channel), cut)),

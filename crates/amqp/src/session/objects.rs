@@ -93,12 +93,13 @@ impl Session {
     /// consumer, any other if it does not answer, or if the client library cannot be given the message. Not
     /// for streams: brokers end the connection over the question.
     pub fn is_empty(&mut self, name: &str) -> Result<bool, AmqpError> {
-        let damage = self.damage.clone();
+        let arrivals = self.arrivals.clone();
         let limit = self.limit;
         self.limit = limit.min(GIVEN);
         let answer = self.call(|channel| {
             let Some(got) = channel.basic_get(name, false)? else { return Ok(true) };
-            damage.take(channel.channel_id(), got.delivery.delivery_tag());
+            arrivals.take_damage(channel.channel_id(), got.delivery.delivery_tag());
+            arrivals.settle(got.delivery.body.len());
             got.nack(channel, true).map(|()| false)
         });
         self.limit = limit;

@@ -16,7 +16,7 @@ use serde::{
     Deserializer as _,
     de::{DeserializeOwned, SeqAccess, Visitor},
 };
-use serde_json::Value as Json;
+use serde_json::{Value as Json, error::Category};
 use ureq::{
     Agent, Body,
     http::{Response, header},
@@ -279,11 +279,9 @@ impl ManagementApi {
     /// Asks the first node that can be reached; `None` on 404.
     pub(super) fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
         let Some((base, mut response)) = self.ask(path, self.timeout)? else { return Ok(None) };
-        let read = response.body_mut().with_config().limit(LONGEST).read_json::<Json>();
-        let json = read.map_err(|error| match error {
-            ureq::Error::Json(_) => unexpected(base, path, NOT_JSON.into()),
-            error => unreachable(base, http_failure(&error)),
-        })?;
+        let reader = response.body_mut().with_config().limit(LONGEST).reader();
+        let json =
+            serde_json::from_reader(BufReader::new(reader)).map_err(|error| unread(base, path, &error))?;
         plain(json).map(Some).map_err(|error| unexpected(base, path, error.to_string()))
     }
 
@@ -306,14 +304,7 @@ impl ManagementApi {
     ) -> Result<bool, ManagementError> {
         let Some((base, mut response)) = self.ask(path, timeout)? else { return Ok(false) };
         let reader = response.body_mut().with_config().limit(LONGEST).reader();
-        match items(reader, each) {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_io() => {
-                Err(unreachable(base, format!("its answer to /api/{path} did not end: {error}")))
-            }
-            Err(error) if error.is_syntax() => Err(unexpected(base, path, NOT_JSON.into())),
-            Err(error) => Err(unexpected(base, path, error.to_string())),
-        }
+        items(reader, each).map(|()| true).map_err(|error| unread(base, path, &error))
     }
 
     /// The answer of the first node that can be reached; `None` on 404.
@@ -501,6 +492,19 @@ fn remedy(reason: &str, needed: &str) -> String {
 
 fn unreachable(base: &Url, reason: String) -> ManagementError {
     ManagementError::Unreachable { url: base.to_string(), reason }
+}
+
+/// Why an answer could not be read.
+fn unread(base: &Url, path: &str, error: &serde_json::Error) -> ManagementError {
+    match error.classify() {
+        // Some answer an error with nothing.
+        Category::Eof if error.column() > 0 => {
+            unreachable(base, format!("its answer to /api/{path} was cut off"))
+        }
+        Category::Io => unreachable(base, format!("its answer to /api/{path} was cut off: {error}")),
+        Category::Syntax | Category::Eof => unexpected(base, path, NOT_JSON.into()),
+        Category::Data => unexpected(base, path, error.to_string()),
+    }
 }
 
 fn unexpected(base: &Url, path: &str, reason: String) -> ManagementError {

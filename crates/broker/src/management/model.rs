@@ -375,6 +375,17 @@ impl QueueInfo {
         self.uncounted = self.messages_dlx.is_none();
     }
 
+    /// Takes over the counts of another report about the same queue.
+    pub fn take_counts(&mut self, other: &Self) {
+        self.messages = other.messages;
+        self.messages_ready = other.messages_ready;
+        self.messages_unacknowledged = other.messages_unacknowledged;
+        self.messages_dlx = other.messages_dlx;
+        self.consumers = other.consumers;
+        self.reductions = other.reductions;
+        self.uncounted = other.uncounted;
+    }
+
     /// Messages that are neither ready nor with a consumer: they have left the queue and are not
     /// confirmed at the other end.
     #[must_use]

@@ -66,7 +66,7 @@ impl Gateway {
     }
 
     /// Holds this many messages at a time that are due within 1.25 s, 1 or more. Of large messages
-    /// it holds fewer: all bodies together have about 256 MiB.
+    /// it holds fewer: all bodies together have at most 256 MiB.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         self.prefetch = prefetch.max(1);

@@ -19,7 +19,7 @@ use super::{
     apart::Apart,
     forward::{Forwarder, Unsendable},
     poison::{self, Poison},
-    work::{Ended, Failed, Handle, TICK, Taking, fitting, work},
+    work::{Ended, Failed, HELD, Handle, TICK, Taking, fitting, work},
 };
 
 /// How long stopping may take for messages in flight and the last acknowledgements.
@@ -153,6 +153,7 @@ impl Consuming<'_> {
         let mut session =
             Session::open_for(&self.router.target.broker, self.purpose).map_err(|error| error.to_string())?;
         poison.broker = session.server_version();
+        session.hold_at_most(HELD);
         if let Some(check) = self.check {
             check(&mut session)?;
         }
@@ -186,6 +187,14 @@ impl Consuming<'_> {
                 handle.abandon();
                 // Messages without a confirm were not acknowledged either.
                 forwarder.close(Duration::ZERO);
+                if let Some(largest) = consumer.overflow() {
+                    warn!(
+                        "messages of `{}` with more than {} MiB arrived at once; taking fewer at a time",
+                        self.queue,
+                        HELD >> 20
+                    );
+                    return Ok(Ended::Resized(largest));
+                }
                 return Err(match failed {
                     Failed::Session(reason) if has_crashed(&consumer) => {
                         Failed::Crashed { reason, unchecked }

@@ -20,7 +20,7 @@ const ALONE: (u64, Duration) = (100, Duration::from_secs(1));
 
 /// How many bytes all held bodies may have together. Large bodies make it take fewer messages at a
 /// time: AMQP can limit only their number.
-const HELD: usize = 256 << 20;
+pub(super) const HELD: usize = 256 << 20;
 
 /// After this many messages in a row, it takes more at a time again if twice the number would have
 /// fitted.

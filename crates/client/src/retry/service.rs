@@ -50,7 +50,7 @@ impl Service {
     }
 
     /// Holds this many messages at a time, from 1 up to the router's window. Of large messages it
-    /// holds fewer: all bodies together have about 256 MiB.
+    /// holds fewer: all bodies together have at most 256 MiB.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: u16) -> Self {
         let window = u16::try_from(self.router.window).unwrap_or(u16::MAX);

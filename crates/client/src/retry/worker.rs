@@ -186,7 +186,7 @@ impl Worker {
 
     /// Holds this many messages at a time; 10 by default, and at least the number that it
     /// [processes](Self::concurrency) at the same time. Of large messages it holds fewer: all
-    /// bodies together have about 256 MiB.
+    /// bodies together have at most 256 MiB.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages.max(1);

@@ -134,18 +134,31 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let SeenSet { snapshot, grants } = SeenSet::fetch(&api, vhost, topology)?;
+    let (access, unread) = match grants {
+        Ok(grants) => (Some(grants), None),
+        Err(error @ ManagementError::Refused { .. }) => (None, Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    let mut list = apps_of(settings, topology, &snapshot, access.as_ref())?;
+    list.unchecked.splice(0..0, unread.map(|error| format!("users and permissions: {error}")));
+    Ok(list)
+}
+
+/// The applications of a set that was read with the queues that users may read.
+///
+/// # Errors
+/// If recalls could not be counted.
+pub fn apps_of(
+    settings: &Settings,
+    topology: &Topology,
+    snapshot: &Snapshot,
+    access: Option<&Grants>,
+) -> Result<AppList, AdminError> {
     let (recalls, unlisted) = match snapshot.exchanges.contains_key(&topology.names().entry()) {
         true => count_recalls(settings, topology)?,
         false => (BTreeMap::new(), BTreeMap::new()),
     };
-    let (access, mut unchecked) = match grants {
-        Ok(grants) => (Some(grants), Vec::new()),
-        Err(error @ ManagementError::Refused { .. }) => {
-            (None, vec![format!("users and permissions: {error}")])
-        }
-        Err(error) => return Err(error.into()),
-    };
-    unchecked.extend(unlisted.into_values());
+    let unchecked = unlisted.into_values().collect();
     let mut bound: BTreeMap<(String, Endpoint), Option<String>> = BTreeMap::new();
     let mut bindings = snapshot.app_bindings(topology);
     bindings.retain(|binding| !is_of_program(topology.names(), &binding.destination));
@@ -153,10 +166,10 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
         let app = RoutingKey::app_of_pattern(&binding.key).ok().map(|app| app.to_string());
         bound.insert((binding.key, binding.destination), app);
     }
-    let known = (&snapshot, &recalls);
+    let known = (snapshot, &recalls);
     let mut apps: Vec<_> = bound
         .into_iter()
-        .map(|((key, end), app)| entry(topology, known, access.as_ref(), app, Some(key), end))
+        .map(|((key, end), app)| entry(topology, known, access, app, Some(key), end))
         .collect();
     for queue in snapshot.queues.values() {
         let end = Endpoint::Queue(queue.name.clone());
@@ -165,13 +178,13 @@ pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, Ad
                 .iter()
                 .any(|entry| entry.bound == end || entry.paused && entry.app.as_deref() == Some(app))
         {
-            apps.push(entry(topology, known, access.as_ref(), Some(app.into()), None, end));
+            apps.push(entry(topology, known, access, Some(app.into()), None, end));
         }
     }
-    if let Some(grants) = &access {
+    if let Some(grants) = access {
         let reached: BTreeSet<_> = apps.iter().filter_map(|entry| entry.queue.clone()).collect();
         let reached = reached.iter().map(String::as_str).collect();
-        for Unbound { queue, app, .. } in unbound(topology, &snapshot, grants, &reached) {
+        for Unbound { queue, app, .. } in unbound(topology, snapshot, grants, &reached) {
             if !apps.iter().any(|entry| entry.queue.as_ref() == Some(&queue)) {
                 let app = app.map(|app| app.to_string());
                 apps.push(entry(topology, known, Some(grants), app, None, Endpoint::Queue(queue)));

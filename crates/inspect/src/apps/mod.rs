@@ -12,5 +12,5 @@ pub use list::{
     AppEntry, AppList, AppUserEntry, JournalEntry, LandingEntry, RecallEntry, apps_of_publisher, list_apps,
     queue_of_app,
 };
-pub use list::{behind, landing};
+pub use list::{apps_of, behind, landing};
 pub(crate) use unbound::{Unbound, unbound};

@@ -44,7 +44,7 @@ pub(super) fn count(
     snapshot: &Snapshot,
 ) -> Result<Option<Copies>, ManagementError> {
     let ways = ways_in(topology, snapshot);
-    let own = Scope::Set(topology, &[]).pattern().unwrap_or_default();
+    let own = Scope::Set(topology, &[]).pattern();
     let set = format!("^{}", escape(topology.settings().set.as_str()));
     let is_ours = |name: &String| topology.exchanges().any(|exchange| exchange.name == *name);
     let exchanges = ways.iter().all(is_ours).then_some(set.as_str());

@@ -162,7 +162,7 @@ pub(super) fn gather(
             topology.names().app_of_landing(name).is_some()
                 || topology.queues().any(|queue| queue.name == name)
         };
-        snapshot.fetch_dead_letters(&api, Scope::Set(topology, &[]).pattern().as_deref(), ours)?;
+        snapshot.fetch_dead_letters(&api, Some(&Scope::Set(topology, &[]).pattern()), ours)?;
         let open = snapshot.dead_letters.iter().filter(|(_, looks)| is_open(looks));
         unchecked.extend(open.map(|(queue, _)| {
             format!("whether the due messages of `{queue}` move: they have just come; run this again in 30 s")

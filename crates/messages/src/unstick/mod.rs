@@ -18,7 +18,9 @@ use log::{debug, warn};
 use serde::Serialize;
 
 use crate::{drain::DrainError, error::AdminError};
-use delayline_broker::{ManagementApi, ManagementError, Pattern, Policies, PolicyKind, QueueInfo, Scope};
+use delayline_broker::{
+    ManagementApi, ManagementError, Pattern, Policies, PolicyKind, QueueInfo, Scope, escape,
+};
 use delayline_core::{
     codec::Level,
     topology::{Endpoint, Names, Topology},
@@ -31,6 +33,10 @@ use plan::{hands_on_at_least_once, policy, touches};
 
 /// How often the counts are read again; brokers renew them every five seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest pattern for the names of queues. Brokers refuse addresses of more than 4,096 bytes, in which one
+/// character may take three.
+const LONGEST_PATTERN: usize = 1_000;
 
 /// How often to retry deleting our policy, and the pauses between.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
@@ -64,9 +70,14 @@ impl Unstick {
     fn pattern(&self, topology: &Topology) -> Option<String> {
         let own = Scope::Set(topology, &[]);
         match self {
-            Self::Set | Self::Levels(_) => own.pattern(),
-            Self::Named(queues) if queues.iter().all(|name| own.owns(name)) => own.pattern(),
-            Self::Named(_) | Self::Matching(_) => None,
+            Self::Set | Self::Levels(_) => Some(own.pattern()),
+            Self::Named(queues) if queues.iter().all(|name| own.owns(name)) => Some(own.pattern()),
+            Self::Named(queues) => {
+                let names: Vec<_> = queues.iter().map(|name| escape(name)).collect();
+                // It is part of an address, whose length brokers limit.
+                Some(format!("^({})$", names.join("|"))).filter(|pattern| pattern.len() < LONGEST_PATTERN)
+            }
+            Self::Matching(_) => None,
         }
     }
 }

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Plan, engine::Step,
-    engine::Waiting, engine::contents, engine::contents::SETTLE, engine::contents::no_room,
+    engine::Waiting, engine::contents, engine::contents::SETTLE, engine::contents::most_queues,
+    engine::contents::no_room, engine::look::Users, engine::look::look,
 };
 use delayline_messages::{error::AdminError, error::connect, scheduled::lost::RECORDED};
 
@@ -56,7 +57,9 @@ pub fn add_app(
     replace_permissions: bool,
     dry_run: bool,
 ) -> Result<AddReport, AdminError> {
-    let mut adding = Adding::start(settings, spec.user.is_some())?;
+    let mut adding = Adding::start(settings)?;
+    let users = if spec.user.is_some() { Users::Required } else { Users::No };
+    adding.look(topology, steps::named(spec), users)?;
     adding.replace_permissions = replace_permissions;
     let mut planned = adding.plan(topology, &as_declared(topology, spec, &adding.snapshot))?;
     if planned.report.outcome == Applied::Installed {
@@ -64,7 +67,7 @@ pub fn add_app(
             true => planned.report.outcome = Applied::DryRun,
             false => {
                 adding.make(&planned)?;
-                adding.clear([&mut planned.report])?;
+                adding.clear(topology, [&mut planned.report])?;
             }
         }
     }
@@ -74,13 +77,16 @@ pub fn add_app(
 /// Adding one application, or many at once.
 pub(crate) struct Adding {
     api: ManagementApi,
-    session: Session,
-    snapshot: Snapshot,
+    pub(crate) session: Session,
+    /// The set that was examined last.
+    pub(crate) snapshot: Snapshot,
+    /// The most queues that the vhost may have.
+    most_queues: Option<u64>,
     /// Whether users' permissions in this vhost are overwritten.
     pub(crate) replace_permissions: bool,
     /// Whether the sets exist, or will exist before anything is made.
     pub(crate) sets_follow: bool,
-    /// Whether the vhost has a stream that the broker has recorded.
+    /// Whether a set has a stream that the broker has recorded.
     has_stream: bool,
     broker: Broker,
 }
@@ -94,27 +100,36 @@ pub(crate) struct PlannedApp {
 }
 
 impl Adding {
-    /// Examines the broker; users are examined only if `users` is set.
-    pub(crate) fn start(settings: &Settings, users: bool) -> Result<Self, AdminError> {
+    /// Connects to the broker.
+    pub(crate) fn start(settings: &Settings) -> Result<Self, AdminError> {
         let api = api(settings)?;
-        let session = connect(&settings.broker)?;
-        let snapshot = steps::look(&api, &settings.broker.vhost, users)?;
-        let has_stream = snapshot.queues.values().any(|queue| queue.kind.contains("stream"));
-        let broker = settings.broker.clone();
         Ok(Self {
+            session: connect(&settings.broker)?,
+            snapshot: Snapshot::default(),
+            most_queues: most_queues(&api, &settings.broker.vhost)?,
             api,
-            session,
-            snapshot,
             replace_permissions: false,
             sets_follow: false,
-            has_stream,
-            broker,
+            has_stream: false,
+            broker: settings.broker.clone(),
         })
+    }
+
+    /// Examines a set, and the queues and exchanges `also`.
+    pub(crate) fn look(
+        &mut self,
+        topology: &Topology,
+        also: impl Iterator<Item = Endpoint>,
+        users: Users,
+    ) -> Result<(), AdminError> {
+        self.snapshot = look(&self.api, &self.broker.vhost, topology, also.collect(), users)?;
+        self.has_stream |= self.snapshot.queues.values().any(|queue| queue.kind.contains("stream"));
+        Ok(())
     }
 
     /// Plans an application, and changes nothing.
     pub(crate) fn plan(&mut self, topology: &Topology, spec: &AppSpec) -> Result<PlannedApp, AdminError> {
-        let Self { api, session, snapshot, .. } = self;
+        let Self { session, snapshot, .. } = self;
         let version = session.server_version();
         let version = version.as_deref();
         let mut report = AddReport {
@@ -167,7 +182,7 @@ impl Adding {
         let queues = |(step, found): &&(Step, Found)| {
             *found == Found::Missing && matches!(step, Step::Object(Object::Queue(_)))
         };
-        let full = no_room(api, snapshot, plan.0.iter().filter(queues).count())?;
+        let full = no_room(self.most_queues, snapshot, plan.0.iter().filter(queues).count());
         report.conflicts.extend(full.map(|(reason, remedy)| format!("{reason}: {remedy}")));
         let replaces =
             |(step, found): &(Step, Found)| step.is_permission() && matches!(found, Found::Replaced(_));
@@ -194,6 +209,7 @@ impl Adding {
     /// Removes the landing queues that are not needed any more. Those that are not empty or still bound stay.
     pub(crate) fn clear<'r>(
         &mut self,
+        topology: &Topology,
         reports: impl IntoIterator<Item = &'r mut AddReport>,
     ) -> Result<(), AdminError> {
         let reports: Vec<_> = reports.into_iter().filter(|report| !report.removed.is_empty()).collect();
@@ -206,7 +222,7 @@ impl Adding {
             let names: Vec<_> = report.removed.iter().map(String::as_str).collect();
             let (snapshot, kept) = contents::last(
                 || {
-                    let snapshot = steps::look(&self.api, &self.broker.vhost, false)?;
+                    let snapshot = look(&self.api, &self.broker.vhost, topology, Vec::new(), Users::No)?;
                     let last = contents::When::Last;
                     let kept = contents::waiting(&mut self.session, &names, Some(&snapshot), last)?;
                     Ok((snapshot, kept))

@@ -25,7 +25,7 @@ pub use remove::{RemoveOptions, RemoveRefusal, RemoveReport, remove_app};
 pub use request::{AppRequest, AppRequestError, ByteSize, ByteSizeError};
 pub(crate) use rights::is_of_adding;
 pub use spec::{AppQueue, AppSpec, AppSpecError, AppUser, Delivery, Target};
-pub(crate) use steps::{look, steps};
+pub(crate) use steps::{named, steps};
 
 use delayline_amqp::broker::Secret;
 use delayline_broker::{ManagementApi, forgery};

@@ -16,11 +16,11 @@ use delayline_settings::Settings;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{AppSpecError, api, steps::look};
+use super::{AppSpecError, api};
 use crate::{
     engine::AddedStep, engine::Applied, engine::Found, engine::Hands, engine::Move, engine::Plan,
     engine::Step, engine::contents::SETTLE, engine::contents::When, engine::contents::contents,
-    engine::interrupted,
+    engine::interrupted, engine::look::Users, engine::look::look,
 };
 use delayline_inspect::{Hold, behind};
 use delayline_messages::{error::AdminError, error::connect, error::doing, examine::describe};
@@ -167,7 +167,7 @@ pub fn resume_app(
     let begun = Instant::now();
     loop {
         let settled = begun.elapsed() > SETTLE;
-        at.snapshot = look(&at.api, &settings.broker.vhost, false)?;
+        at.snapshot = seen(&at.api, settings, topology, app)?;
         report.waiting = contents(&mut at.session, &paused, Some(&at.snapshot), When::Last)?.messages;
         report.interrupted = stop.load(Ordering::Relaxed);
         if !report.interrupted
@@ -187,6 +187,17 @@ pub fn resume_app(
     Ok(report)
 }
 
+/// The set, with the queue of a paused application and its target, whether or not it is bound.
+fn seen(
+    api: &ManagementApi,
+    settings: &Settings,
+    topology: &Topology,
+    app: &AppKey,
+) -> Result<Snapshot, AdminError> {
+    let also = vec![Endpoint::Queue(topology.names().paused(app))];
+    Ok(look(api, &settings.broker.vhost, topology, also, Users::No)?)
+}
+
 /// An application, and what a broker has of it.
 struct At<'a> {
     topology: &'a Topology,
@@ -200,7 +211,7 @@ impl<'a> At<'a> {
     fn look(settings: &Settings, topology: &'a Topology, app: &'a AppKey) -> Result<Self, AdminError> {
         let api = api(settings)?;
         let session = connect(&settings.broker)?;
-        let snapshot = look(&api, &settings.broker.vhost, false)?;
+        let snapshot = seen(&api, settings, topology, app)?;
         Ok(Self { topology, app, api, session, snapshot })
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use delayline_amqp::{HAND_OVER, Session};
-use delayline_broker::{ManagementApi, QueueInfo, Snapshot, is_of_program};
+use delayline_broker::{BindingInfo, ManagementApi, QueueInfo, Snapshot, is_of_program};
 use delayline_core::{
     codec::AppKey,
     topology::{Binding, Endpoint, Exchange, ExchangeKind, Object, Queue, Rejected, Topology},
@@ -16,11 +16,11 @@ use delayline_core::{
 use delayline_settings::Settings;
 use serde::Serialize;
 
-use super::{api, rights::is_of_adding, steps::look};
+use super::{api, rights::is_of_adding};
 use crate::{
     engine::Closed, engine::Gate, engine::Removal, engine::Removed, engine::Waiting, engine::contents,
     engine::contents::SETTLE, engine::contents::When, engine::contents::contents, engine::contents::last,
-    engine::contents::may_be_gone,
+    engine::contents::may_be_gone, engine::look::Users, engine::look::look,
 };
 use delayline_inspect::landing;
 use delayline_messages::{
@@ -165,10 +165,14 @@ pub fn remove_app(
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
     let mut session = connect(&settings.broker)?;
-    let snapshot = look(&api, vhost, options.user.is_some())?;
+    let look = |users| {
+        let named = options.queue.iter().cloned().map(Endpoint::Queue);
+        look(&api, vhost, topology, named.collect(), users)
+    };
+    let snapshot = look(if options.user.is_some() { Users::Required } else { Users::No })?;
     let mut report = RemoveReport { dry_run: options.dry_run, ..RemoveReport::default() };
     let (mut belongings, mut refusal) =
-        belongings(topology, app, options, &snapshot, &mut session, &mut report)?;
+        belongings(topology, app, options, (&api, &snapshot), &mut session, &mut report)?;
     if snapshot.exchanges.contains_key(&topology.names().recall(app)) {
         let pending = count_recalls_of(&api, settings, topology, app)?.pending;
         belongings.recalls = u32::try_from(pending).unwrap_or(u32::MAX);
@@ -185,7 +189,7 @@ pub fn remove_app(
     {
         thread::sleep(Duration::from_secs(1));
         refusal.waiting.clear();
-        count(&mut session, &look(&api, vhost, false)?, &belongings, When::First, &mut refusal)?;
+        count(&mut session, &look(Users::No)?, &belongings, When::First, &mut refusal)?;
     }
     let lost = match &belongings.journal {
         Some(journal) => lost_journal(settings, &snapshot, journal, &mut refusal)?,
@@ -214,7 +218,7 @@ pub fn remove_app(
         let count = || {
             let mut late = RemoveRefusal { unbound_meanwhile: !gates.is_empty(), ..RemoveRefusal::default() };
             if settle {
-                count(session, &look(&api, vhost, false)?, &belongings, When::Last, &mut late)?;
+                count(session, &look(Users::No)?, &belongings, When::Last, &mut late)?;
             }
             Ok(late)
         };
@@ -327,7 +331,7 @@ fn belongings(
     topology: &Topology,
     app: &AppKey,
     options: &RemoveOptions,
-    snapshot: &Snapshot,
+    (api, snapshot): (&ManagementApi, &Snapshot),
     session: &mut Session,
     report: &mut RemoveReport,
 ) -> Result<(Belongings, RemoveRefusal), AdminError> {
@@ -381,7 +385,7 @@ fn belongings(
             report.left.push(format!("queue `{name}`, as asked"));
             None
         }
-        Some(name) => match stays(topology, app, &name, snapshot, session)? {
+        Some(name) => match stays(topology, app, &name, (api, snapshot), session)? {
             Some(reason) => {
                 report.left.push(format!("queue `{name}`: {reason}"));
                 None
@@ -423,8 +427,13 @@ fn program(topology: &Topology, app: &AppKey, binding: &Binding) -> String {
 }
 
 /// The queue of another application, or of anyone else, that dead-letters messages to a queue: a landing queue,
-/// for example.
-fn fed_by<'a>(topology: &Topology, app: &AppKey, name: &str, snapshot: &'a Snapshot) -> Option<&'a str> {
+/// for example. All queues of the vhost are read for it.
+fn fed_by(
+    topology: &Topology,
+    app: &AppKey,
+    name: &str,
+    (api, snapshot): (&ManagementApi, &Snapshot),
+) -> Result<Option<String>, AdminError> {
     let own = [topology.names().paused(app), topology.names().landing(app)];
     let feeds = |info: &&QueueInfo| {
         let argument = |key: &str, policy: &str| {
@@ -434,7 +443,10 @@ fn fed_by<'a>(topology: &Topology, app: &AppKey, name: &str, snapshot: &'a Snaps
         let key = argument("x-dead-letter-routing-key", "dead-letter-routing-key");
         info.name != name && !own.contains(&info.name) && exchange == Some("") && key == Some(name)
     };
-    snapshot.queues.values().find(feeds).map(|info| info.name.as_str())
+    let queues = api.queues(&snapshot.vhost)?;
+    let mut all = Snapshot::new(&snapshot.vhost, Vec::new(), queues, Vec::new());
+    all.apply(snapshot.policies.clone());
+    Ok(all.queues.values().find(feeds).map(|info| info.name.clone()))
 }
 
 /// Why a queue must not be deleted.
@@ -442,18 +454,23 @@ fn stays(
     topology: &Topology,
     app: &AppKey,
     name: &str,
-    snapshot: &Snapshot,
+    (api, snapshot): (&ManagementApi, &Snapshot),
     session: &mut Session,
 ) -> Result<Option<String>, AdminError> {
     let dispatch = topology.names().dispatch();
     let own = topology.app_binding(app, name).key;
-    let other = snapshot.bindings_to(&Endpoint::Queue(name.to_owned())).find(|binding| {
-        !(binding.source == dispatch && binding.key == own) && binding.source != topology.names().through(app)
-    });
+    // Also from exchanges of others, which are not read otherwise. The default exchange has one to each queue.
+    let bound = api.bindings_to(&snapshot.vhost, &Endpoint::Queue(name.to_owned()))?;
+    let through = topology.names().through(app);
+    let is_own = |binding: &&BindingInfo| {
+        ["", &through].contains(&binding.source.as_str())
+            || binding.source == dispatch && binding.routing_key == own
+    };
+    let other = bound.iter().find(|binding| !is_own(binding));
     if let Some(other) = other {
         return Ok(Some(format!("it is bound to exchange `{}` as well", other.source)));
     }
-    if let Some(other) = fed_by(topology, app, name, snapshot) {
+    if let Some(other) = fed_by(topology, app, name, (api, snapshot))? {
         return Ok(Some(format!("it gets the messages of queue `{other}` as well")));
     }
     for rejected in [None, Some(Rejected::Retried), Some(Rejected::Parked)] {

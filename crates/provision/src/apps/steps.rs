@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use delayline_amqp::broker::Broker;
-use delayline_broker::{Grants, ManagementApi, QueueInfo, Retention, Scope, Snapshot, escape};
+use delayline_broker::{QueueInfo, Retention, Snapshot, escape};
 use delayline_core::{
     codec::AppKey,
     shell::quoted,
@@ -97,11 +97,14 @@ fn step(topology: &Topology, object: Object) -> Step {
     }
 }
 
-/// Asks the broker. Users are read only if `users` is set, since that needs an administrator.
-pub(crate) fn look(api: &ManagementApi, vhost: &str, users: bool) -> Result<Snapshot, AdminError> {
-    let mut snapshot = Snapshot::fetch(api, vhost, Scope::Vhost)?;
-    snapshot.grants = users.then(|| Grants::fetch(api, vhost)).transpose()?;
-    Ok(snapshot)
+/// The queues and exchanges that a description names.
+pub(crate) fn named(spec: &AppSpec) -> impl Iterator<Item = Endpoint> {
+    let exchange = match &spec.delivery {
+        Delivery::Landing(Target::Exchange { exchange, .. }) => Some(exchange),
+        _ => None,
+    };
+    let queue = spec.queue_name().map(|queue| Endpoint::Queue(queue.to_owned()));
+    queue.into_iter().chain(exchange.cloned().map(Endpoint::Exchange))
 }
 
 /// The result of a step for an application. With `replace`, permissions are overwritten.

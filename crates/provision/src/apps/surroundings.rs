@@ -16,7 +16,8 @@ pub(super) type Other = (AppKey, Option<String>);
 
 /// The set and the application's queue. The management API is asked with our own user.
 pub(super) fn snapshot(settings: &Settings, topology: &Topology, spec: &AppSpec) -> Result<Snapshot, String> {
-    let queue: Vec<_> = spec.queue_name().map(str::to_owned).into_iter().collect();
+    let queue: Vec<_> =
+        spec.queue_name().map(|queue| Endpoint::Queue(queue.to_owned())).into_iter().collect();
     let scope = Scope::Set(topology, &queue);
     Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope)
         .unwrap_or_else(|error| Err(error.to_string()))

@@ -181,22 +181,21 @@ fn larger(depth: Option<QueueDepth>, known: Option<&QueueInfo>) -> Contents {
     }
 }
 
+/// The most queues that a vhost may have; `None` without a limit, or if it cannot be seen: then the broker's own
+/// refusal names it.
+pub(crate) fn most_queues(api: &ManagementApi, vhost: &str) -> Result<Option<u64>, AdminError> {
+    match api.most_queues(vhost) {
+        Err(ManagementError::Refused { .. }) => Ok(None),
+        limit => Ok(limit?),
+    }
+}
+
 /// Why the vhost's limit leaves no room for so many more queues, and what to do. The broker refuses the
 /// first queue beyond it only when the others are declared already.
-pub(crate) fn no_room(
-    api: &ManagementApi,
-    snapshot: &Snapshot,
-    more: usize,
-) -> Result<Option<(String, String)>, AdminError> {
-    let limit = match api.most_queues(&snapshot.vhost) {
-        Ok(limit) => limit,
-        // Then the broker's own refusal names the limit.
-        Err(ManagementError::Refused { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
-    let (stand, vhost) = (snapshot.queues.len(), &snapshot.vhost);
+pub(crate) fn no_room(limit: Option<u64>, snapshot: &Snapshot, more: usize) -> Option<(String, String)> {
+    let (stand, vhost) = (snapshot.queues_in_all, &snapshot.vhost);
     let full = limit.filter(|limit| more > 0 && (stand + more) as u64 > *limit);
-    Ok(full.map(|limit| {
+    full.map(|limit| {
         let needed = stand + more;
         (
             format!(
@@ -208,7 +207,7 @@ pub(crate) fn no_room(
                 quoted(vhost)
             ),
         )
-    }))
+    })
 }
 
 /// Empties queues before they are deleted, so that no messages move between them. The queues come in the

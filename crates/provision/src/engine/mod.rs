@@ -7,6 +7,7 @@
 //! messages are held, or a signal comes, it opens the entry again; otherwise it is completed.
 
 pub(crate) mod contents;
+pub(crate) mod look;
 mod moving;
 mod plan;
 mod removal;

@@ -1,9 +1,10 @@
 //! Adding a gateway.
 
-use delayline_broker::{ManagementApi, Scope, Snapshot};
+use delayline_amqp::Session;
+use delayline_broker::{Scope, Snapshot};
 use delayline_core::{
     codec::AppKeyError,
-    topology::{ExchangeKind, Names, Object, Topology},
+    topology::{Endpoint, ExchangeKind, Names, Object, Topology},
 };
 use delayline_settings::Settings;
 use serde::Serialize;
@@ -43,24 +44,44 @@ pub fn add_gateway(
     kind: ExchangeKind,
     dry_run: bool,
 ) -> Result<Result<GatewayAdded, AppKeyError>, AdminError> {
-    add(settings, topology, (name, kind), dry_run, false)
+    let api = api(settings)?;
+    let mut session = connect(&settings.broker)?;
+    let entry = [Endpoint::Exchange(Names::gateway_entry(name))];
+    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Set(topology, &entry))?;
+    let (mut added, steps) = match plan(topology, (name, kind), &snapshot, &mut session, false)? {
+        Ok(planned) => planned,
+        Err(error) => return Ok(Err(error)),
+    };
+    added.outcome = match added.outcome {
+        Applied::Installed if dry_run => Applied::DryRun,
+        outcome => outcome,
+    };
+    if added.outcome == Applied::Installed {
+        let set = &topology.settings().set;
+        let next = format!(
+            "`{}` continues, and `{}` removes them",
+            set.command(&["gateway", "add", name, "--type", kind.as_str()]),
+            set.command(&["gateway", "remove", name])
+        );
+        let mut hands = Hands { session: &mut session, api: Some(&api), vhost: &snapshot.vhost };
+        steps.apply(&mut hands, &next, |_| {})?;
+    }
+    Ok(Ok(added))
 }
 
-/// The same. With `set_follows`, the set need not exist yet.
-pub(crate) fn add(
-    settings: &Settings,
+/// What adding would do, and the steps; nothing is changed. With `set_follows`, the set need not exist yet. The
+/// snapshot has the bindings of the gateway's entry.
+pub(crate) fn plan(
     topology: &Topology,
     (name, kind): (&str, ExchangeKind),
-    dry_run: bool,
+    snapshot: &Snapshot,
+    session: &mut Session,
     set_follows: bool,
-) -> Result<Result<GatewayAdded, AppKeyError>, AdminError> {
+) -> Result<Result<(GatewayAdded, Plan), AppKeyError>, AdminError> {
     let objects = match topology.gateway(name, kind) {
         Ok(objects) => objects,
         Err(error) => return Ok(Err(error)),
     };
-    let api = api(settings)?;
-    let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
     let mut added = GatewayAdded {
         outcome: Applied::Installed,
         gateway: name.to_owned(),
@@ -79,10 +100,10 @@ pub(crate) fn add(
             ));
         }
     }
-    added.conflicts.extend(not_a_name(topology, &snapshot, name));
+    added.conflicts.extend(not_a_name(topology, snapshot, name));
     if !added.conflicts.is_empty() {
         added.outcome = Applied::Conflict;
-        return Ok(Ok(added));
+        return Ok(Ok((added, Plan::default())));
     }
     let judge = |step: &Step, found| {
         Ok(match (step, found) {
@@ -93,22 +114,11 @@ pub(crate) fn add(
         })
     };
     let steps = objects.into_iter().map(Step::Object);
-    let plan = Plan::examine(steps, Some(&snapshot), &mut session, |_| true, judge)?;
+    let plan = Plan::examine(steps, Some(snapshot), session, |_| true, judge)?;
     added.steps.extend(plan.steps());
     added.conflicts.extend(plan.conflicts());
-    added.outcome = plan.outcome(dry_run);
-    if added.outcome == Applied::Installed {
-        let set = &topology.settings().set;
-        let next = format!(
-            "`{}` continues, and `{}` removes them",
-            set.command(&["gateway", "add", name, "--type", kind.as_str()]),
-            set.command(&["gateway", "remove", name])
-        );
-        let api = settings.management.as_ref().and_then(|management| ManagementApi::new(management).ok());
-        let mut hands = Hands { session: &mut session, api: api.as_ref(), vhost: &snapshot.vhost };
-        plan.apply(&mut hands, &next, |_| {})?;
-    }
-    Ok(Ok(added))
+    added.outcome = plan.outcome(false);
+    Ok(Ok((added, plan)))
 }
 
 /// Why this cannot be the name of a gateway here.

@@ -4,7 +4,7 @@
 mod add;
 mod remove;
 
-pub(crate) use add::add;
+pub(crate) use add::plan;
 pub use add::{GatewayAdded, add_gateway};
 pub use remove::remove_gateway;
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use delayline_amqp::{HAND_OVER, Session};
 use delayline_broker::{Scope, Snapshot};
-use delayline_core::topology::{Exchange, ExchangeKind, Names, Object, Queue, Topology};
+use delayline_core::topology::{Endpoint, Exchange, ExchangeKind, Names, Object, Queue, Topology};
 use delayline_messages::{error::AdminError, error::connect, error::doing};
 use delayline_settings::Settings;
 
@@ -36,7 +36,9 @@ pub fn remove_gateway(
     let entry = Names::gateway_entry(name);
     let (own, due) = (names.gateway(name), names.gateway_due(name));
     let queues = [own.as_str(), due.as_str()];
-    let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
+    let vhost = &settings.broker.vhost;
+    let look = || Snapshot::fetch(&api, vhost, Scope::Set(topology, &[]));
+    let mut snapshot = look()?;
     let mut report = RemoveReport { dry_run, ..RemoveReport::default() };
     if !queues.iter().any(|queue| snapshot.queues.contains_key(*queue)) {
         report.left = vec![format!("there is no gateway `{name}` in set `{}`", topology.settings().set)];
@@ -55,17 +57,12 @@ pub fn remove_gateway(
     }
     let mut way_in = topology.gateway(name, ExchangeKind::Topic).unwrap_or_default();
     way_in.retain(|object| matches!(object, Object::Exchange(exchange) if exchange.name == entry));
+    snapshot.enter([], [], api.bindings_to(vhost, &Endpoint::Exchange(entry.clone()))?);
     way_in.extend(snapshot.bindings_of(&entry).into_iter().map(Object::Binding));
     let mut removal = Removal { broker: &settings.broker, session: &mut session, api: None, stop };
     let count = |session: &mut Session| match force {
         true => Ok(Vec::new()),
-        false => last(
-            || {
-                let snapshot = Snapshot::fetch(&api, &settings.broker.vhost, Scope::Vhost)?;
-                waiting(session, &queues, Some(&snapshot), When::Last)
-            },
-            Vec::as_slice,
-        ),
+        false => last(|| waiting(session, &queues, Some(&look()?), When::Last), Vec::as_slice),
     };
     let add = topology.settings().set.command(&["gateway", "add", name]);
     let restoring = format!("restoring exchange `{entry}` (`{add}` does that, too)");

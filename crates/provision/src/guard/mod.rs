@@ -102,7 +102,7 @@ pub fn guard(
 ) -> Result<GuardReport, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
+    let snapshot = Snapshot::fetch(&api, vhost, Scope::Layout(topology, layout))?;
     let policies = snapshot.policies.user.clone()?;
     let names = layout.exchanges();
     let stands = |name: &str| snapshot.exchanges.contains_key(name);

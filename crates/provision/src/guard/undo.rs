@@ -54,7 +54,8 @@ pub fn unguard(
 ) -> Result<Unguarded, AdminError> {
     let (api, vhost) = (api(settings)?, &settings.broker.vhost);
     let mut session = connect(&settings.broker)?;
-    let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
+    let look = || Snapshot::fetch(&api, vhost, Scope::Layout(topology, layout));
+    let snapshot = look()?;
     let ours = snapshot.policies.user.clone()?.into_iter().filter(|policy| is_ours(layout, policy));
     let ours: Vec<_> = ours.collect();
     let mut report = Unguarded {
@@ -83,12 +84,11 @@ pub fn unguard(
     // still be in the API's count, which is older on some versions than on others.
     let count = |session: &mut Session| {
         let mut holds = None;
-        for look in 0..LOOKS {
-            if look > 0 {
+        for number in 0..LOOKS {
+            if number > 0 {
                 thread::sleep(SETTLE);
             }
-            let snapshot = Snapshot::fetch(&api, vhost, Scope::Vhost)?;
-            holds = contents(session, &name, Some(&snapshot), When::Last)?.messages;
+            holds = contents(session, &name, Some(&look()?), When::Last)?.messages;
             if holds == Some(0) || contents(session, &name, None, When::Last)?.messages > Some(0) {
                 break;
             }

@@ -5,7 +5,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use delayline_core::codec::AppKey;
+use delayline_core::{
+    codec::AppKey,
+    topology::{Endpoint, Names},
+};
 use delayline_schedules::{Change, Changed, ScheduleChange, change_all};
 use delayline_settings::Settings;
 use serde::Serialize;
@@ -13,8 +16,9 @@ use serde::Serialize;
 use super::{Platform, PlatformSet, surplus::Surplus};
 use crate::{
     apps::AddReport, apps::Adding, apps::PlannedApp, apps::RemoveOptions, apps::RemoveRefusal,
-    apps::RemoveReport, apps::api, apps::remove_app, apps::revoke, engine::Applied, gateway,
-    gateway::GatewayAdded, gateway::remove_gateway, set::InstallReport, set::install,
+    apps::RemoveReport, apps::api, apps::named, apps::remove_app, apps::revoke, engine::Applied,
+    engine::look::Users, gateway, gateway::GatewayAdded, gateway::add_gateway, gateway::remove_gateway,
+    set::InstallReport, set::examine, set::install,
 };
 use delayline_messages::error::AdminError;
 
@@ -156,7 +160,7 @@ pub fn apply(
 ) -> Result<ApplyReport, AdminError> {
     let specs = || platform.sets.iter().flat_map(|set| &set.apps);
     let users: BTreeSet<&str> = specs().filter_map(|spec| Some(spec.user.as_ref()?.name.as_str())).collect();
-    let mut adding = Adding::start(settings, !users.is_empty())?;
+    let mut adding = Adding::start(settings)?;
     (adding.replace_permissions, adding.sets_follow) = (true, true);
     let mut report = ApplyReport { outcome: Applied::Installed, sets: Vec::new(), interrupted: false };
     let mut planned = Vec::new();
@@ -198,7 +202,7 @@ pub fn apply(
             step();
         }
         if !stopped() {
-            adding.clear(&mut of_set.apps)?;
+            adding.clear(&plan.wanted.topology, &mut of_set.apps)?;
         }
         for ((app, remove), pruned) in plan.prune.iter().zip(&mut of_set.pruned).take_while(|_| !stopped()) {
             let outcome = remove_app(&plan.settings, &plan.wanted.topology, app, remove, stop)?;
@@ -212,9 +216,7 @@ pub fn apply(
             step();
         }
         for (name, kind) in plan.wanted.gateways.iter().take_while(|_| !stopped()) {
-            if let Ok(added) =
-                gateway::add(&plan.settings, &plan.wanted.topology, (name, *kind), false, false)?
-            {
+            if let Ok(added) = add_gateway(&plan.settings, &plan.wanted.topology, name, *kind, false)? {
                 let planned = of_set.gateways.iter_mut().filter(|it| it.gateway == added.gateway);
                 planned.for_each(|it| it.clone_from(&added));
             }
@@ -248,9 +250,19 @@ fn look<'a>(
     let topology = &wanted.topology;
     let mut settings = settings.clone();
     settings.topology = topology.settings().clone();
+    // Without users in the file, the permissions need not be visible.
+    let entries = wanted.gateways.iter().map(|(name, _)| Endpoint::Exchange(Names::gateway_entry(name)));
+    let also = wanted.apps.iter().flat_map(named).chain(entries);
+    adding.look(topology, also, if users.is_empty() { Users::IfVisible } else { Users::Required })?;
+    let snapshot = adding.snapshot.clone();
+    let seen = Ok(snapshot.clone());
+    let (mut install, ..) = examine(&settings, topology, &mut adding.session, &seen)?;
+    if install.outcome == Applied::Installed {
+        install.outcome = Applied::DryRun;
+    }
     let mut report = SetReport {
         set: topology.settings().set.to_string(),
-        install: install(&settings, topology, true, || {})?,
+        install,
         apps: Vec::new(),
         pruned: Vec::new(),
         gateways: Vec::new(),
@@ -262,7 +274,13 @@ fn look<'a>(
     let follows = report.install.outcome == Applied::DryRun;
     for (name, kind) in &wanted.gateways {
         // The file was checked: a gateway can have this name.
-        report.gateways.extend(gateway::add(&settings, topology, (name, *kind), true, follows)?.ok());
+        let planned = gateway::plan(topology, (name, *kind), &snapshot, &mut adding.session, follows)?;
+        report.gateways.extend(planned.ok().map(|(mut added, _)| {
+            if added.outcome == Applied::Installed {
+                added.outcome = Applied::DryRun;
+            }
+            added
+        }));
     }
     let mut apps = Vec::new();
     for spec in &wanted.apps {
@@ -273,7 +291,7 @@ fn look<'a>(
     }
     let mut plan = Planned {
         wanted,
-        surplus: Surplus::find(&settings, wanted, users)?,
+        surplus: Surplus::find(&settings, wanted, users, snapshot)?,
         settings,
         apps,
         prune: Vec::new(),

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delayline_broker::{ManagementError, Snapshot, apps_in};
+use delayline_broker::{Snapshot, apps_in};
 use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_schedules::ScheduleName;
 use delayline_settings::Settings;
 
 use super::PlatformSet;
-use crate::{apps::api, apps::is_of_adding, apps::look};
-use delayline_inspect::{list_apps, names_among};
+use crate::apps::is_of_adding;
+use delayline_inspect::{apps_of, names_among};
 use delayline_messages::error::AdminError;
 
 /// The parts of a set that are not in the file.
@@ -21,28 +21,21 @@ pub(super) struct Surplus {
     pub(super) schedules: Vec<ScheduleName>,
     /// Users with the rights of an application of this set.
     pub(super) users: Vec<String>,
-    /// The vhost, with its users if they can be seen.
+    /// The set, with the users of the vhost if they can be seen.
     pub(super) snapshot: Snapshot,
 }
 
 impl Surplus {
-    /// Compares a vhost with the file. `users` are the users of the whole file: without any, the
-    /// permissions need not be visible.
+    /// Compares a set with the file. `users` are the users of the whole file.
     pub(super) fn find(
         settings: &Settings,
         wanted: &PlatformSet,
         users: &BTreeSet<&str>,
+        snapshot: Snapshot,
     ) -> Result<Self, AdminError> {
         let topology = &wanted.topology;
-        let (api, vhost) = (api(settings)?, &settings.broker.vhost);
-        let snapshot = match look(&api, vhost, true) {
-            Err(AdminError::Management(ManagementError::Refused { .. })) if users.is_empty() => {
-                look(&api, vhost, false)?
-            }
-            snapshot => snapshot?,
-        };
         let mut surplus = Self::default();
-        for entry in list_apps(settings, topology)?.apps {
+        for entry in apps_of(settings, topology, &snapshot, snapshot.grants.as_ref())?.apps {
             // A binding without an application is a finding of `verify`.
             let Some(app) = entry.app.as_deref().and_then(|app| AppKey::new(app).ok()) else { continue };
             if !wanted.apps.iter().any(|spec| spec.app == app) {

@@ -1,5 +1,6 @@
 //! Installing a set.
 
+use delayline_amqp::Session;
 use delayline_broker::{About, Difference, ManagementApi, PolicyKind, Scope, Snapshot, forgery, unsuitable};
 use delayline_core::shell::{command, quoted};
 use delayline_core::{
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::shortcuts;
 use crate::{
     engine::Applied, engine::Found, engine::Hands, engine::Plan, engine::Step, engine::Waiting,
-    engine::contents::When, engine::contents::no_room,
+    engine::contents::When, engine::contents::most_queues, engine::contents::no_room,
 };
 use delayline_inspect::findings;
 use delayline_messages::{
@@ -64,58 +65,12 @@ pub fn install(
     mut progress: impl FnMut(),
 ) -> Result<InstallReport, AdminError> {
     let mut session = connect(&settings.broker)?;
-    let (about, _) = About::fetch(session.server_version(), settings.management.as_ref());
-    let snapshot = Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost)?;
-    let topology =
-        &as_installed(topology, &mut session, snapshot.as_ref().ok()).map_err(doing("examining the set"))?;
-    if let Err(reason) = &snapshot
-        && topology.settings().shortcuts.is_none()
-        && topology.queues().any(|queue| matches!(queue.hop, Some(Hop::Shortcut(_))))
-    {
-        let reason = format!(
-            "{reason}. Whether this set uses its shortcuts is unknown. Pass `--shortcuts true` or `--shortcuts false`"
-        );
-        return Err(AdminError::NoManagement { reason });
+    let scope = Scope::Set(topology, &[]);
+    let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope);
+    let (mut report, plan, topology) = examine(settings, topology, &mut session, &look()?)?;
+    if report.outcome == Applied::Installed && dry_run {
+        report.outcome = Applied::DryRun;
     }
-    let plan = Plan::examine(
-        shortcuts::steps(topology),
-        snapshot.as_ref().ok(),
-        &mut session,
-        |_| true,
-        |_, found| Ok(found),
-    )?;
-    let mut report = report(topology, &plan, &snapshot);
-    let mut asked = settings.topology.clone();
-    if report.conflicts.iter().any(Conflict::is_of_replicas) {
-        // Too few nodes are the same fault, with the same remedy.
-        asked.replicas = None;
-    }
-    report.unsuitable = unsuitable(&asked, &about);
-    if let (Ok(snapshot), Some(management)) = (&snapshot, &settings.management) {
-        let is_queue = |(step, found): &&(Step, Found)| {
-            *found == Found::Missing && matches!(step, Step::Object(Object::Queue(_)))
-        };
-        let queues = plan.0.iter().filter(is_queue).count();
-        let full = no_room(&ManagementApi::new(management)?, snapshot, queues)?;
-        report.unsuitable.extend(full.map(|(reason, remedy)| Difference::Unsuitable { reason, remedy }));
-        report.warnings.extend(under_policies(topology, snapshot));
-        (report.removed, report.kept) = shortcuts::left_over(topology, &mut session, snapshot, When::First)?;
-    }
-    report.warnings.splice(0..0, forgery(about.version.as_deref()));
-    report.outcome = match dry_run {
-        _ if !report.unsuitable.is_empty() => Applied::Unsuitable,
-        _ if report.earlier.is_some() => Applied::EarlierVersion,
-        _ if !report.conflicts.is_empty() => Applied::Conflict,
-        _ if report.created.is_empty()
-            && report.created_bindings == Some(0)
-            && report.replaced_bindings == Some(0)
-            && report.removed.is_empty() =>
-        {
-            Applied::Unchanged
-        }
-        true => Applied::DryRun,
-        false => Applied::Installed,
-    };
     if report.outcome == Applied::Installed {
         // It is asked only if a queue cannot be declared.
         let api = settings.management.as_ref().and_then(|management| ManagementApi::new(management).ok());
@@ -136,10 +91,68 @@ pub fn install(
             made.extend((*found == Found::Missing).then(|| step.to_string()));
             progress();
         }
-        let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost);
-        (report.removed, report.kept) = shortcuts::remove_left_over(topology, &mut session, look)?;
+        (report.removed, report.kept) = shortcuts::remove_left_over(&topology, &mut session, look)?;
     }
     Ok(report)
+}
+
+/// What an installation would do, its steps, and the set as it is installed; nothing is changed.
+pub(crate) fn examine(
+    settings: &Settings,
+    topology: &Topology,
+    session: &mut Session,
+    snapshot: &Result<Snapshot, String>,
+) -> Result<(InstallReport, Plan, Topology), AdminError> {
+    let (about, _) = About::fetch(session.server_version(), settings.management.as_ref());
+    let installed =
+        as_installed(topology, session, snapshot.as_ref().ok()).map_err(doing("examining the set"))?;
+    let topology = &installed;
+    if let Err(reason) = snapshot
+        && topology.settings().shortcuts.is_none()
+        && topology.queues().any(|queue| matches!(queue.hop, Some(Hop::Shortcut(_))))
+    {
+        let reason = format!(
+            "{reason}. Whether this set uses its shortcuts is unknown. Pass `--shortcuts true` or `--shortcuts false`"
+        );
+        return Err(AdminError::NoManagement { reason });
+    }
+    let plan = Plan::examine(
+        shortcuts::steps(topology),
+        snapshot.as_ref().ok(),
+        session,
+        |_| true,
+        |_, found| Ok(found),
+    )?;
+    let mut report = report(topology, &plan, snapshot);
+    let mut asked = settings.topology.clone();
+    if report.conflicts.iter().any(Conflict::is_of_replicas) {
+        // Too few nodes are the same fault, with the same remedy.
+        asked.replicas = None;
+    }
+    report.unsuitable = unsuitable(&asked, &about);
+    if let (Ok(snapshot), Some(management)) = (snapshot, &settings.management) {
+        let is_queue = |(step, found): &&(Step, Found)| {
+            *found == Found::Missing && matches!(step, Step::Object(Object::Queue(_)))
+        };
+        let queues = plan.0.iter().filter(is_queue).count();
+        let full = no_room(most_queues(&ManagementApi::new(management)?, &snapshot.vhost)?, snapshot, queues);
+        report.unsuitable.extend(full.map(|(reason, remedy)| Difference::Unsuitable { reason, remedy }));
+        report.warnings.extend(under_policies(topology, snapshot));
+        (report.removed, report.kept) = shortcuts::left_over(topology, session, snapshot, When::First)?;
+    }
+    report.warnings.splice(0..0, forgery(about.version.as_deref()));
+    let unchanged = report.created.is_empty()
+        && report.created_bindings == Some(0)
+        && report.replaced_bindings == Some(0)
+        && report.removed.is_empty();
+    report.outcome = match unchanged {
+        _ if !report.unsuitable.is_empty() => Applied::Unsuitable,
+        _ if report.earlier.is_some() => Applied::EarlierVersion,
+        _ if !report.conflicts.is_empty() => Applied::Conflict,
+        true => Applied::Unchanged,
+        false => Applied::Installed,
+    };
+    Ok((report, plan, installed))
 }
 
 /// The policies that will change how the set's queues work, whether these exist yet or not, and a policy that

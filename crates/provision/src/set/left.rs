@@ -1,6 +1,6 @@
 //! What stays of applications when their set is removed.
 
-use delayline_broker::{Grants, Permission, Snapshot, names_in};
+use delayline_broker::{Permission, SeenSet, names_in};
 use delayline_core::{codec::AppKey, topology::Topology};
 use delayline_settings::Settings;
 
@@ -27,13 +27,12 @@ pub(super) fn left(topology: &Topology, apps: Vec<AppEntry>) -> Vec<String> {
 /// The same, after an earlier removal of the set: the broker deletes the bindings and the topic permissions
 /// with it, so the key of an application is that of its queue or user. Only administrators see the rights of
 /// users.
-pub(super) fn left_earlier(
-    settings: &Settings,
-    topology: &Topology,
-    snapshot: &Snapshot,
-) -> Result<Vec<String>, AdminError> {
+pub(super) fn left_earlier(settings: &Settings, topology: &Topology) -> Result<Vec<String>, AdminError> {
     let api = error::api(settings, "shows users")?;
-    let Ok(grants) = Grants::fetch(&api, &settings.broker.vhost) else { return Ok(Vec::new()) };
+    let SeenSet { snapshot, grants: Ok(grants) } = SeenSet::fetch(&api, &settings.broker.vhost, topology)?
+    else {
+        return Ok(Vec::new());
+    };
     let of_user = |permission: &Permission| {
         let user = permission.user.as_str();
         if !is_of_adding(topology, permission) || grants.has_tag(user, "administrator") {

@@ -5,5 +5,6 @@ mod left;
 mod shortcuts;
 mod uninstall;
 
+pub(crate) use install::examine;
 pub use install::{InstallReport, install};
 pub use uninstall::{Refusal, UninstallReport, plan_uninstall, uninstall};

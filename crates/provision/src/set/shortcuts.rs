@@ -66,6 +66,9 @@ pub(crate) fn remove_left_over(
     session: &mut Session,
     look: impl Fn() -> Result<Result<Snapshot, String>, ManagementError>,
 ) -> Result<(Vec<String>, Vec<Waiting>), AdminError> {
+    if left(topology).next().is_none() {
+        return Ok((Vec::new(), Vec::new()));
+    }
     let Ok(snapshot) = look()? else { return Ok((Vec::new(), Vec::new())) };
     let (before, kept) = left_over(topology, session, &snapshot, When::First)?;
     if before.is_empty() {

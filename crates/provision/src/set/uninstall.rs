@@ -158,7 +158,8 @@ fn remove(
     stop: Option<&AtomicBool>,
 ) -> Result<Result<UninstallReport, Refusal>, AdminError> {
     let mut session = connect(&settings.broker)?;
-    let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, Scope::Vhost);
+    let scope = Scope::Set(topology, &[]);
+    let look = || Snapshot::try_fetch(settings.management.as_ref(), &settings.broker.vhost, scope);
     let between = |reason: &str| format!("messages that are stuck between two levels: {reason}");
     let found = look()?;
     let mut report = UninstallReport { dry_run: stop.is_none(), ..UninstallReport::default() };
@@ -212,8 +213,8 @@ fn remove(
         if snapshot.is_some() {
             report.left = left(topology, list_apps(settings, topology)?.apps);
         }
-    } else if let Some(snapshot) = &snapshot {
-        report.left = left_earlier(settings, topology, snapshot)?;
+    } else if snapshot.is_some() {
+        report.left = left_earlier(settings, topology)?;
     }
     let Some(stop) = stop else {
         report.removed = ours.iter().map(|object| describe(object)).collect();

@@ -13,13 +13,14 @@ use delayline_core::backoff::wait;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use delayline_admin::{Layout, LayoutLevel, LayoutStatus, layout_status};
+use delayline_admin::{Layout, LayoutLevel, LayoutStatus, SeenLayout};
+use delayline_broker::{Reading, Survey};
 use delayline_settings::Settings;
 
 use super::{Level, Verdict};
 
-/// How often a layout is looked at: the management API's numbers are renewed every 5 s.
-const EVERY: Duration = Duration::from_secs(5);
+/// How often to check whether there is something new.
+const TICK: Duration = Duration::from_millis(250);
 
 /// The levels of another layout at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
@@ -126,17 +127,18 @@ fn level(level: &LayoutLevel, stuck_since: Option<Timestamp>) -> Level {
 #[derive(Debug)]
 struct Looking {
     settings: Settings,
+    seen: SeenLayout,
     last: LayoutView,
 }
 
 impl Looking {
     fn new(settings: &Settings, layout: Layout) -> Self {
         let last = LayoutView::unseen(layout, &settings.broker.vhost);
-        Self { settings: settings.clone(), last }
+        Self { settings: settings.clone(), seen: SeenLayout::default(), last }
     }
 
-    fn look(&mut self) {
-        match layout_status(&self.settings, &self.last.layout) {
+    fn look(&mut self, survey: &Survey, reading: &Reading) {
+        match self.seen.status(&self.settings, &self.last.layout, (survey, reading)) {
             Ok(status) => self.last.note(status),
             Err(error) => self.last.problem = Some(error.to_string()),
         }
@@ -144,27 +146,32 @@ impl Looking {
     }
 }
 
-/// Looks at these layouts in the vhost of the settings until `stop` is set, and keeps their views
-/// up to date.
+/// Looks at the layouts of the settings whenever the survey has counted them, until `stop` is set, and keeps their
+/// views up to date.
 #[must_use]
 pub fn watch_layouts(
     settings: &Settings,
-    layouts: impl IntoIterator<Item = Layout>,
+    survey: &Arc<Survey>,
     stop: &Arc<AtomicBool>,
 ) -> Arc<Mutex<Vec<LayoutView>>> {
-    let mut all: Vec<_> = layouts.into_iter().map(|layout| Looking::new(settings, layout)).collect();
+    let mut all: Vec<_> =
+        settings.layouts.iter().map(|layout| Looking::new(settings, layout.clone())).collect();
     let views = |all: &[Looking]| all.iter().map(|it| it.last.clone()).collect::<Vec<_>>();
     let seen = Arc::new(Mutex::new(views(&all)));
     if all.is_empty() {
         return seen;
     }
-    let (shown, stop) = (Arc::clone(&seen), Arc::clone(stop));
+    let (shown, survey, stop) = (Arc::clone(&seen), Arc::clone(survey), Arc::clone(stop));
     // It is not joined: it changes nothing.
     thread::spawn(move || {
+        let mut last = None;
         while !stop.load(Ordering::Relaxed) {
-            all.iter_mut().for_each(Looking::look);
-            *shown.lock().unwrap_or_else(PoisonError::into_inner) = views(&all);
-            wait(&stop, EVERY);
+            if let Some(reading) = survey.reading().filter(|reading| last != Some(reading.at)) {
+                last = Some(reading.at);
+                all.iter_mut().for_each(|it| it.look(&survey, &reading));
+                *shown.lock().unwrap_or_else(PoisonError::into_inner) = views(&all);
+            }
+            wait(&stop, TICK);
         }
     });
     seen

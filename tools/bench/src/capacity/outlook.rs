@@ -22,6 +22,10 @@ pub struct Outlook {
     pub brokers: u64,
     /// Memory for the waiting messages, in bytes.
     pub memory: f64,
+    /// Further memory for the newest of them, until the write-ahead log is written out.
+    pub memory_fresh: f64,
+    /// How long a killed node takes to start, in seconds.
+    pub restart: f64,
     /// Disk space for the waiting messages, in bytes.
     pub disk: f64,
 }
@@ -87,6 +91,8 @@ impl Outlook {
             sets: pieces(level),
             brokers: pieces(others),
             memory,
+            memory_fresh: (waiting * Figures::FRESH.0).min(Figures::FRESH.1),
+            restart: Figures::RESTART.0 + waiting * Figures::RESTART.1,
             disk,
             limits,
         }
@@ -154,6 +160,7 @@ mod tests {
         assert!(outlook.limits[0].what.starts_with("memory"), "{outlook:?}");
         let waiting = 100.0 * 30.0 * 86_400.0;
         assert_eq!((outlook.memory, outlook.disk), (waiting * 100.0, waiting * 456.0));
+        assert_eq!((outlook.memory_fresh, outlook.restart.round()), (560e6, 30.0));
         assert_eq!(outlook.brokers, (waiting * 100.0 / 1e9 / SAFE_LOAD).ceil() as u64);
         // A rate that is reported as safe is sustainable.
         assert!(outlook.safe_rate < outlook.full_rate && outlook.full_rate < 100.0, "{outlook:?}");

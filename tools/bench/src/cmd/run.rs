@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = BenchPlan::default().rate, value_parser = whole::<u32>(0..))]
     rate: u32,
     /// Delays of the steady load: fixed:30s, uniform:1s..60s, exponential:5m, mix:1s=40%,5s=60%
-    #[arg(long, value_name = "D", default_value = "uniform:1s..60s", value_parser = distribution)]
+    #[arg(long, value_name = "D", default_value = "uniform:1s..60s")]
     delays: Distribution,
     /// How long the steady load lasts, not counting its delays
     #[arg(long, value_name = "D", default_value = "10s", value_parser = delay)]
@@ -74,11 +74,6 @@ pub(crate) struct Args {
     /// Name of the throw-away set, which must not exist yet [default: a new one]
     #[arg(long, value_name = "NAME", value_parser = set_name)]
     name: Option<SetName>,
-}
-
-/// Reads a distribution of delays.
-pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
-    text.parse().map_err(|error: crate::capacity::DistributionError| error.to_string())
 }
 
 fn set_name(text: &str) -> Result<SetName, String> {

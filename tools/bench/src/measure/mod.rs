@@ -14,12 +14,12 @@ pub(crate) mod drain;
 mod histogram;
 pub(crate) mod mark;
 mod plan;
-mod publish;
+pub(crate) mod publish;
 mod report;
 mod run;
 mod site;
 mod stock;
-mod sustain;
+pub(crate) mod sustain;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -18,22 +18,27 @@ use super::{BenchError, check, mark};
 /// Makes the messages of one run, numbered on from one measurement to the next. Times count
 /// from `epoch`.
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) epoch: Instant,
+pub(crate) struct Source {
+    pub(crate) epoch: Instant,
     /// The number of the next message.
-    pub(super) next: u64,
+    pub(crate) next: u64,
     app: AppKey,
-    pub(super) unit: Unit,
+    pub(crate) unit: Unit,
     size: usize,
 }
 
 impl Source {
-    pub(super) fn new(app: AppKey, unit: Unit, size: usize) -> Self {
+    pub(crate) fn new(app: AppKey, unit: Unit, size: usize) -> Self {
         Self { epoch: Instant::now(), next: 0, app, unit, size }
     }
 
+    /// The application that it is for.
+    pub(crate) fn app(&self) -> &AppKey {
+        &self.app
+    }
+
     /// A message that is delayed.
-    pub(super) fn delayed(&mut self, delay: Delay) -> Message {
+    pub(crate) fn delayed(&mut self, delay: Delay) -> Message {
         let body = self.body(delay.duration(self.unit.duration()));
         Message::after(self.app.clone(), delay, body)
     }
@@ -41,13 +46,13 @@ impl Source {
     /// A message that passes through exactly the levels of this delay. The router would
     /// subtract what it has waited there, and 32 s pass through one level where 31 s pass
     /// through five.
-    pub(super) fn fixed(&mut self, delay: Delay, entry: String) -> Message {
+    pub(crate) fn fixed(&mut self, delay: Delay, entry: String) -> Message {
         let body = self.body(delay.duration(self.unit.duration()));
         direct::keyed(self.app.clone(), entry, codec::encode(delay, &self.app, None), body)
     }
 
     /// A message that goes straight into a queue.
-    pub(super) fn straight(&mut self, queue: &AppKey) -> Message {
+    pub(crate) fn straight(&mut self, queue: &AppKey) -> Message {
         let body = self.body(Duration::ZERO);
         // The default exchange takes the key as the name of a queue.
         direct::to(queue.clone(), String::new(), body)
@@ -62,7 +67,7 @@ impl Source {
 
 /// Publishes up to `count` messages as fast as they are confirmed, for `limit` at most.
 /// Returns how many, and how long it took.
-pub(super) fn publish(
+pub(crate) fn publish(
     router: &Router,
     (count, limit): (u64, Duration),
     mut make: impl FnMut() -> Message,
@@ -90,7 +95,7 @@ pub(super) fn publish(
 }
 
 /// How many per second.
-pub(super) fn rate(count: u64, took: Duration) -> f64 {
+pub(crate) fn rate(count: u64, took: Duration) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
     let count = count as f64;
     count / took.as_secs_f64().max(1e-9)

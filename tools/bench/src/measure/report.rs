@@ -94,7 +94,7 @@ pub struct Published {
 /// How fast messages that fell due together came out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Drained {
-    /// How many level queues they had passed through; 0 is a queue without a set.
+    /// How many queues of the set they had passed through; 0 is a queue without a set.
     pub hops: u32,
     /// How many messages.
     pub messages: u64,

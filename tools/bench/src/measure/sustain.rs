@@ -23,21 +23,21 @@ const BEAT: Duration = Duration::from_millis(1);
 
 /// Messages per second, for some time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Steady<'a> {
-    pub(super) rate: u32,
-    pub(super) duration: Duration,
-    pub(super) delays: &'a Distribution,
+pub(crate) struct Steady<'a> {
+    pub(crate) rate: u32,
+    pub(crate) duration: Duration,
+    pub(crate) delays: &'a Distribution,
     /// How long the longest of these delays lasts.
-    pub(super) longest: Duration,
+    pub(crate) longest: Duration,
 }
 
 /// The result.
-pub(super) struct SteadyRun {
-    pub(super) published: u64,
-    pub(super) per_second: f64,
+pub(crate) struct SteadyRun {
+    pub(crate) published: u64,
+    pub(crate) per_second: f64,
     /// How many queues a message passed through, on average.
-    pub(super) hops: f64,
-    pub(super) taken: Taken,
+    pub(crate) hops: f64,
+    pub(crate) taken: Taken,
 }
 
 /// The most levels that messages with delays up to this pass through.
@@ -55,7 +55,7 @@ struct Published {
 
 impl Steady<'_> {
     /// Publishes on a thread of its own, and receives what arrives.
-    pub(super) fn run(
+    pub(crate) fn run(
         self,
         settings: &Settings,
         source: &mut Source,

@@ -18,6 +18,7 @@ use ratatui::{
 };
 
 use delayline_admin::{Layout, RecallStats, Sweeper};
+use delayline_broker::Survey;
 use delayline_settings::Settings;
 use delayline_watch::picture::{Sources, Watch, watch_layouts};
 
@@ -45,7 +46,9 @@ pub(super) fn run(layout: Option<&Layout>, settings: Settings) -> Result<Code, F
     ending::end_without_reader(keys)?;
     match layout {
         Some(layout) => {
-            let seen = watch_layouts(&settings, [layout.clone()], &stop);
+            let mut settings = settings;
+            settings.layouts = vec![layout.clone()];
+            let seen = watch_layouts(&settings, &Arc::new(Survey::new(&settings)), &stop);
             let view = || seen.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
             on_screen(|terminal| {
                 show(terminal, &stop, |frame, offset| draw::draw_layout(frame, &view(), offset))

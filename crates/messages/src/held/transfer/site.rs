@@ -87,7 +87,7 @@ pub(super) fn sites(
         TransferSource::Set => Scope::Set(&topology, &[]),
         TransferSource::Layout(layout) => Scope::Layout(&topology, layout),
     };
-    let (queues, _) = api.queues_matching(vhost, scope.pattern().as_deref())?;
+    let (queues, _) = api.queues_matching(vhost, Some(&scope.pattern()))?;
     let queues: BTreeMap<_, _> = queues.into_iter().map(|queue| (queue.name.clone(), queue)).collect();
     let mut session = crate::error::connect(&from.broker)?;
     let mut sites = Vec::new();

@@ -47,7 +47,7 @@ pub(super) fn postponed(
             thread::sleep(LOOK_EVERY);
         }
         let own = Scope::Set(topology, &[]).pattern();
-        let counts = api.queue_counts(&settings.broker.vhost, own.as_deref())?;
+        let counts = api.queue_counts(&settings.broker.vhost, Some(&own))?;
         let may_have = |info: &QueueInfo| info.messages_dlx > Some(0) || info.uncounted;
         suspects.retain(|name| counts.iter().any(|info| info.name == *name && may_have(info)));
         if suspects.is_empty() || stop.load(Ordering::Relaxed) {
