@@ -209,7 +209,7 @@ impl Reading<'_> {
             false => vec![(*first, *last)],
         };
         for (first, last) in runs {
-            let prefetch = if apart { 1 } else { PREFETCH };
+            let prefetch = u16::try_from(last - first + 1).unwrap_or(PREFETCH).min(PREFETCH);
             let consumer = self.consume_few(&mut session, &queue, StreamStart::Place(first), prefetch)?;
             let (mut at, mut unacknowledged) = (None, 0);
             while at < Some(last) {

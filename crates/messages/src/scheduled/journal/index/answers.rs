@@ -73,7 +73,7 @@ impl Question<'_> {
         })?;
         let skipped = if range.start == 0 { 0 } else { store.count(&self.chosen, range.start)? };
         let mut counts = Counts::default();
-        counts.estimated = self.tally(store, |_, state, count| counts.add(state, count))?;
+        counts.estimated = self.tally(store, false, |_, state, count| counts.add(state, count))?;
         let more = counts.all().saturating_sub(skipped + listed);
         Ok(counts.list(self.app, (messages, more), journal, unchecked))
     }
@@ -81,7 +81,7 @@ impl Question<'_> {
     /// Counts the messages by due time.
     pub(super) fn count(&self, store: &Store, slots: &mut Slots) -> rusqlite::Result<Estimated> {
         if self.is_plain() {
-            return self.tally(store, |due, state, count| slots.add(due, state, count));
+            return self.tally(store, true, |due, state, count| slots.add(due, state, count));
         }
         let mut estimated = Estimated::default();
         self.each(store, |entry, copies| {
@@ -91,11 +91,12 @@ impl Question<'_> {
         Ok(estimated)
     }
 
-    /// Hands due times to `each`, with the number of messages in a state. Whole minutes were counted
-    /// before.
+    /// Hands due times to `each`, with the number of messages in a state. Whole minutes were counted before; all
+    /// together are one if their due times do not matter.
     fn tally(
         &self,
         store: &Store,
+        by_minute: bool,
         mut each: impl FnMut(Timestamp, ScheduleState, u64),
     ) -> rusqlite::Result<Estimated> {
         let Chosen { from, until, .. } = self.chosen;
@@ -128,11 +129,18 @@ impl Question<'_> {
                 }
             })?;
         }
-        let whole = store.minutes(minutes, |minute, messages| {
-            let waiting = messages.saturating_sub(recalled.get(&minute).copied().unwrap_or(0));
+        let mut waiting = |minute: i64, messages: u64, recalled: u64| {
             let due = Timestamp::from_millisecond(minute * MINUTE).unwrap_or(Timestamp::MAX);
-            each(due, ScheduleState::Waiting, waiting);
-        })?;
+            each(due, ScheduleState::Waiting, messages.saturating_sub(recalled));
+        };
+        let whole = if by_minute {
+            let recalled = |minute| recalled.get(&minute).copied().unwrap_or(0);
+            store.minutes(minutes, |minute, messages| waiting(minute, messages, recalled(minute)))?
+        } else {
+            let (messages, whole) = store.total(minutes.clone())?;
+            waiting(minutes.start, messages, recalled.values().sum());
+            whole
+        };
         estimated.messages += whole.messages;
         estimated.seconds = estimated.seconds.max(whole.seconds);
         Ok(estimated)
@@ -162,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Messages of two hours, each with its value of the header `customer`.
+    /// Messages of two hours and of later days, each with its value of the header `customer`.
     fn messages(now: Timestamp) -> Vec<(Entry, String)> {
         let mut random = Random(7);
         let mut all = Vec::new();
@@ -180,7 +188,8 @@ mod tests {
             let id = ["", "a", "a-1", "a--00000000zz", "a--0000000zz1", "b"][random.below(6) as usize];
             let key = if id.is_empty() { key } else { key.with_id(id.parse().unwrap()).unwrap() };
             let after = |ms: u64| SignedDuration::from_millis(ms.cast_signed());
-            let due = now - after(30_000) + after(random.below(7_200_000));
+            let days = [0, 0, 0, 1, 3][random.below(5) as usize];
+            let due = now - after(30_000) + after(random.below(7_200_000) + days * 86_400_000);
             let latest = (random.below(3) == 0).then(|| due + after(random.below(90_000)));
             let entry = Entry { key, due, latest, attempt: random.below(2) as u32, bytes: 5, place };
             all.push((entry, format!("C-{}", random.below(5))));
@@ -212,6 +221,7 @@ mod tests {
             (any(), None),
             (any().with_due_before(minutes(90)), None),
             (any().with_due_after(minutes(7)).with_due_before(minutes(9)), None),
+            (any().with_due_after(minutes(40)).with_due_before(minutes(3 * 1_440 + 50)), None),
             (
                 any()
                     .with_due_after(Some(now + SignedDuration::from_millis(20)))

@@ -42,8 +42,9 @@ use answers::Question;
 use build::Last;
 use store::{Chosen, MAX_VALUE, Store};
 
-/// How long a list of recalls is used.
+/// How long a list of recalls is used: for one application, and for all of them.
 const RECALLS: Duration = Duration::from_secs(2);
+const RECALLS_OF_ALL: Duration = Duration::from_secs(10);
 
 /// How far an index may be behind its journal to answer.
 const BEHIND: Duration = Duration::from_secs(10);
@@ -159,7 +160,18 @@ impl Index {
         filter: &ScheduleFilter,
         range: Range<usize>,
     ) -> Result<ScheduleList, Unindexed> {
-        self.ask(app, filter, "which of them were recalled", |question, state, unchecked| {
+        self.list_with(app, filter, range, RECALLS)
+    }
+
+    /// The same with recalls that are at most so old.
+    fn list_with(
+        &self,
+        app: &AppKey,
+        filter: &ScheduleFilter,
+        range: Range<usize>,
+        recalls: Duration,
+    ) -> Result<ScheduleList, Unindexed> {
+        self.ask(app, filter, recalls, |question, state, unchecked| {
             let Some(store) = &state.store else { return Ok(None) };
             let read = JournalRead { unreadable: question.unreadable(store)?, ..state.read.clone() };
             question.list(store, range, read, unchecked).map(Some)
@@ -177,7 +189,7 @@ impl Index {
     ) -> Result<ScheduleCount, Unindexed> {
         let mut slots = Slots::new(by, zone);
         let (estimated, journal, unchecked) =
-            self.ask(app, filter, "which of them were recalled", |question, state, unchecked| {
+            self.ask(app, filter, RECALLS, |question, state, unchecked| {
                 let Some(store) = &state.store else { return Ok(None) };
                 let read = JournalRead { unreadable: question.unreadable(store)?, ..state.read.clone() };
                 Ok(Some((question.count(store, &mut slots)?, read, unchecked)))
@@ -185,17 +197,18 @@ impl Index {
         Ok(slots.finish(app, estimated, journal, unchecked))
     }
 
-    /// Counts the scheduled messages of one application, or of each, as [`count_apps`](super::count_apps).
+    /// Counts the scheduled messages of one application, or of each, as [`count_apps`](super::count_apps). Among
+    /// those of all, a recall may be missing for 10 s.
     ///
     /// # Errors If the index has no complete answer for the only application.
     pub fn count_apps(&self, app: Option<&AppKey>, filter: &ScheduleFilter) -> Result<AppCounts, Unindexed> {
-        let apps = match app {
-            Some(app) => vec![app.clone()],
-            None => self.all().iter().map(|journal| journal.app.clone()).collect(),
+        let (apps, recalls) = match app {
+            Some(app) => (vec![app.clone()], RECALLS),
+            None => (self.all().iter().map(|journal| journal.app.clone()).collect(), RECALLS_OF_ALL),
         };
         let mut counts = AppCounts::default();
         for each in apps {
-            match self.list(&each, filter, 0..1) {
+            match self.list_with(&each, filter, 0..1, recalls) {
                 Ok(list) => counts.apps.push(list),
                 Err(error) if app.is_some() => return Err(error),
                 Err(error @ (Unindexed::Past | Unindexed::Header(_))) => return Err(error),
@@ -234,7 +247,7 @@ impl Index {
         &self,
         app: &AppKey,
         filter: &ScheduleFilter,
-        what: &str,
+        recalls: Duration,
         answer: impl FnOnce(&Question<'_>, &State, Vec<String>) -> rusqlite::Result<Option<T>>,
     ) -> Result<T, Unindexed> {
         let now = Timestamp::now();
@@ -254,7 +267,7 @@ impl Index {
         let journal = journal.ok_or_else(|| Unindexed::NoJournal(app.to_string()))?;
         journal.refuse_incomplete(self.problem())?;
         let failed = |reason: String| Unindexed::Failed { app: app.to_string(), reason };
-        let known = self.recalls(&journal, what).map_err(|error| failed(error.to_string()))?;
+        let known = self.recalls(&journal, recalls).map_err(|error| failed(error.to_string()))?;
         let state = journal.lock_in_turn();
         let chosen = Chosen {
             from: from.as_millisecond(),
@@ -273,14 +286,15 @@ impl Index {
         }
     }
 
-    /// The recalled keys of an application.
-    fn recalls(&self, journal: &Journal, what: &str) -> Result<Arc<Recalls>, AdminError> {
+    /// The recalled keys of an application, at most so old.
+    fn recalls(&self, journal: &Journal, age: Duration) -> Result<Arc<Recalls>, AdminError> {
         let mut known = journal.recalls.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, recalls)) = &*known
-            && at.elapsed() < RECALLS
+            && at.elapsed() < age
         {
             return Ok(Arc::clone(recalls));
         }
+        let what = "which of them were recalled";
         let read = Arc::new(recalls(&self.settings, &self.topology, &journal.app, what)?);
         *known = Some((Instant::now(), Arc::clone(&read)));
         Ok(read)

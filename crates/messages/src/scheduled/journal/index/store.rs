@@ -9,8 +9,9 @@ use delayline_core::codec::{AppKey, Delay, MessageId, RoutingKey};
 
 use crate::scheduled::journal::{Estimated, entry::Entry};
 
-/// The length of a slot in ms.
+/// The lengths of the slots in which messages are counted, in ms.
 pub(super) const MINUTE: i64 = 60_000;
+const DAY: i64 = 1_440 * MINUTE;
 
 /// The longest header value that is kept, in bytes.
 pub(super) const MAX_VALUE: usize = 128;
@@ -31,20 +32,27 @@ CREATE TABLE message (
 CREATE INDEX by_due ON message (due, delay, id, copies);
 CREATE UNIQUE INDEX by_id ON message (id, delay, due) WHERE id IS NOT NULL;
 CREATE INDEX by_damage ON message (due) WHERE damaged;
-CREATE TABLE slot (
-    minute INTEGER PRIMARY KEY, messages INTEGER NOT NULL, estimated INTEGER NOT NULL, later INTEGER NOT NULL
-);
-CREATE TRIGGER added AFTER INSERT ON message BEGIN
-    INSERT INTO slot VALUES
-        (new.due / 60000, 1, new.latest IS NOT NULL, coalesce(new.latest - new.due, 0))
-    ON CONFLICT DO UPDATE SET messages = messages + 1, estimated = estimated + excluded.estimated,
-        later = max(later, excluded.later);
-END;
-CREATE TRIGGER repeated AFTER UPDATE OF copies ON message BEGIN
-    UPDATE slot SET messages = messages + 1, estimated = estimated + (new.latest IS NOT NULL)
-    WHERE minute = new.due / 60000;
-END;
 ";
+
+/// Counts the messages in slots of a length.
+fn slots(name: &str, length: i64) -> String {
+    format!(
+        "CREATE TABLE {name} (
+             number INTEGER PRIMARY KEY, messages INTEGER NOT NULL, estimated INTEGER NOT NULL,
+             later INTEGER NOT NULL
+         );
+         CREATE TRIGGER added_to_{name} AFTER INSERT ON message BEGIN
+             INSERT INTO {name} VALUES
+                 (new.due / {length}, 1, new.latest IS NOT NULL, coalesce(new.latest - new.due, 0))
+             ON CONFLICT DO UPDATE SET messages = messages + 1, estimated = estimated + excluded.estimated,
+                 later = max(later, excluded.later);
+         END;
+         CREATE TRIGGER repeated_in_{name} AFTER UPDATE OF copies ON message BEGIN
+             UPDATE {name} SET messages = messages + 1, estimated = estimated + (new.latest IS NOT NULL)
+             WHERE number = new.due / {length};
+         END;"
+    )
+}
 
 /// A message for the store.
 pub(super) struct Row {
@@ -128,6 +136,9 @@ impl Store {
     pub(super) fn open(app: &AppKey, headers: usize) -> rusqlite::Result<Self> {
         let db = Connection::open("")?;
         db.execute_batch(SCHEMA)?;
+        for (name, length) in [("minute", MINUTE), ("day", DAY)] {
+            db.execute_batch(&slots(name, length))?;
+        }
         let mut insert =
             "INSERT INTO message (due, latest, delay, id, attempt, bytes, place, copies, damaged".to_owned();
         for number in 0..headers {
@@ -176,7 +187,11 @@ impl Store {
              (SELECT n FROM message WHERE due < ?1 AND coalesce(latest, due) < ?1 LIMIT ?2)",
         )?;
         let removed = remove.execute((now, i64::try_from(most).unwrap_or(i64::MAX)))?;
-        self.db.prepare_cached("DELETE FROM slot WHERE minute < ?")?.execute([now / MINUTE])?;
+        for (name, length) in [("minute", MINUTE), ("day", DAY)] {
+            self.db
+                .prepare_cached(&format!("DELETE FROM {name} WHERE number < ?"))?
+                .execute([now / length])?;
+        }
         Ok(removed)
     }
 
@@ -194,9 +209,8 @@ impl Store {
     pub(super) fn waiting(&self, now: Timestamp, width: i64) -> rusqlite::Result<u64> {
         let from = now.as_millisecond();
         let begin = (from / MINUTE + 1) * MINUTE;
-        let mut all = self.count(&Chosen { from, until: begin, width, ..Chosen::default() }, usize::MAX)?;
-        self.minutes(begin / MINUTE..i64::MAX, |_, messages| all += messages)?;
-        Ok(all)
+        let first = self.count(&Chosen { from, until: begin, width, ..Chosen::default() }, usize::MAX)?;
+        Ok(first + self.total(begin / MINUTE..i64::MAX / MINUTE)?.0)
     }
 
     /// Hands messages to `each`, with their number of copies, by due time. `page` is how many to leave out,
@@ -250,7 +264,7 @@ impl Store {
     ) -> rusqlite::Result<Estimated> {
         let mut all = Estimated::default();
         let mut select = self.db.prepare_cached(
-            "SELECT minute, messages, estimated, later FROM slot WHERE minute >= ? AND minute < ? ORDER BY minute",
+            "SELECT number, messages, estimated, later FROM minute WHERE number >= ? AND number < ? ORDER BY number",
         )?;
         let mut rows = select.query((minutes.start, minutes.end))?;
         while let Some(row) = rows.next()? {
@@ -259,6 +273,34 @@ impl Store {
             all.seconds = all.seconds.max(unsigned(row.get(3)?) / 1_000);
         }
         Ok(all)
+    }
+
+    /// How many messages are due in these minutes, and how many of them have no exact due time.
+    pub(super) fn total(&self, minutes: Range<i64>) -> rusqlite::Result<(u64, Estimated)> {
+        const EACH: i64 = DAY / MINUTE;
+        let days = (minutes.start + EACH - 1) / EACH..minutes.end / EACH;
+        let parts = match days.is_empty() {
+            true => vec![("minute", minutes)],
+            false => vec![
+                ("minute", minutes.start..days.start * EACH),
+                ("minute", days.end * EACH..minutes.end),
+                ("day", days),
+            ],
+        };
+        let (mut messages, mut all) = (0, Estimated::default());
+        for (slots, Range { start, end }) in parts {
+            let mut select = self.db.prepare_cached(&format!(
+                "SELECT coalesce(sum(messages), 0), coalesce(sum(estimated), 0), coalesce(max(later), 0)
+                 FROM {slots} WHERE number >= ? AND number < ?"
+            ))?;
+            let [count, estimated, later] = select.query_row((start, end), |row| {
+                Ok([unsigned(row.get(0)?), unsigned(row.get(1)?), unsigned(row.get(2)?)])
+            })?;
+            messages += count;
+            all.messages += estimated;
+            all.seconds = all.seconds.max(later / 1_000);
+        }
+        Ok((messages, all))
     }
 
     /// How many messages are chosen; a copy counts as one. `most` is how many rows are counted at most.
