@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use crate::common::{
     PATIENCE,
     daemon::{Daemon as Process, serve},
+    eventually_seen,
 };
 
 /// An argument that makes the daemon use its default address.
@@ -95,6 +96,19 @@ impl Daemon {
         let body = self.request(&format!("GET /metrics HTTP/1.1\r\n{head}\r\n\r\n")).body;
         let line = body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
         line.parse().ok()
+    }
+
+    /// Waits until the page gives this reason for something unchecked, while the broker can be reached.
+    pub(crate) fn shows(&self, reason: &str) {
+        eventually_seen(
+            "the page shows the reason",
+            || self.json("/api/picture"),
+            |picture| {
+                let unchecked = picture["unchecked"].as_array().into_iter().flatten();
+                picture["broker"]["reachable"] == true
+                    && unchecked.filter_map(Json::as_str).any(|it| it.contains(reason))
+            },
+        );
     }
 }
 

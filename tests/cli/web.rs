@@ -48,15 +48,7 @@ fn a_management_api_that_fails_stops_nothing_else_and_its_reason_is_shown() {
     eventually("canaries arrive", || {
         daemon.metric("delayline_canary_lateness_seconds_count{levels=\"00\"}") >= Some(1.0)
     });
-    eventually_seen(
-        "the page shows the reason",
-        || daemon.json("/api/picture"),
-        |picture| {
-            let unchecked = picture["unchecked"].as_array().into_iter().flatten();
-            picture["broker"]["reachable"] == true
-                && unchecked.filter_map(Json::as_str).any(|it| it.contains(reason))
-        },
-    );
+    daemon.shows(reason);
     eventually_seen(
         "the log warns of queues that may be stuck",
         || daemon.log(),

@@ -1,4 +1,4 @@
-//! What is known about deliveries before the client library has read them.
+//! Deliveries that the client library has not read yet.
 
 use std::{
     collections::HashSet,

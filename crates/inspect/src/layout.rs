@@ -159,7 +159,7 @@ pub fn layout_status(settings: &Settings, layout: &Layout) -> Result<LayoutStatu
 /// at a lower rate.
 #[derive(Debug, Default)]
 pub struct SeenLayout {
-    /// What was read, or why not, and when to read everything again.
+    /// The layout or the reason that it is unknown, and when to read everything again.
     last: Option<(Result<Snapshot, AdminError>, Instant)>,
 }
 

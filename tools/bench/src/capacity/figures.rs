@@ -45,7 +45,7 @@ impl Figures {
 
     /// The further memory of each message until the write-ahead log is written out, and the most that all of
     /// these take, in bytes. A million messages of 256 bytes took 630 bytes each on 4.3
-    /// (docs/benchmarks/million.csv), of which 80 remain.
+    /// (docs/benchmarks/million.csv); 80 remain.
     pub const FRESH: (f64, f64) = (1_400.0, 560e6);
 
     /// How long a killed node takes to start, and how much longer for each waiting message, in seconds: 4.4 s
