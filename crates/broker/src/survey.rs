@@ -14,6 +14,7 @@ use std::{
 
 use delayline_core::{
     backoff::wait,
+    supervise,
     topology::{Endpoint, Names, Topology},
 };
 use delayline_settings::{Management, NO_MANAGEMENT, Settings};
@@ -160,7 +161,7 @@ impl Survey {
         let (survey, stop) = (Arc::clone(self), Arc::clone(stop));
         self.kept.store(true, Ordering::Relaxed);
         // It is never joined: it changes nothing, and may be waiting for a silent API.
-        thread::spawn(move || {
+        supervise::start("survey", move || {
             while wait(&stop, TICK) {
                 survey.read_if_due();
             }

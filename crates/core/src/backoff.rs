@@ -1,4 +1,4 @@
-//! Pauses between attempts.
+//! Pauses between attempts and between changes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -49,6 +49,30 @@ impl Doubling {
     #[must_use]
     pub fn spread(self, failed: u32) -> Duration {
         self.pause(failed).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+/// Spreads changes evenly, so that there are at most so many a second.
+#[derive(Debug)]
+pub struct Pace {
+    apart: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    /// At most this many a second, at least 1; `None` for no limit.
+    #[must_use]
+    pub fn new(per_second: Option<u32>) -> Self {
+        let apart = per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate.max(1));
+        Self { apart, next: Instant::now() }
+    }
+
+    /// Waits until the next change may be made.
+    pub fn wait(&mut self) {
+        let now = Instant::now();
+        thread::sleep(self.next.saturating_duration_since(now));
+        // A slow change is not followed by faster ones.
+        self.next = self.next.max(now) + self.apart;
     }
 }
 

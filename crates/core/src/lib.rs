@@ -13,6 +13,7 @@ pub mod message;
 pub mod percent;
 pub mod retry;
 pub mod shell;
+pub mod supervise;
 pub mod topology;
 
 pub use message::Message;

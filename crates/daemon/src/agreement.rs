@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use log::{error, info};
 
 use delayline_broker::ManagementApi;
-use delayline_core::{backoff::wait, codec::Level, topology::Topology};
+use delayline_core::{backoff::wait, codec::Level, supervise::start, topology::Topology};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 use delayline_watch::web::Check;
 
@@ -57,7 +57,7 @@ impl Agreement {
         let agreement = Self::default();
         let (settings, stop, found) = (settings.clone(), Arc::clone(stop), agreement.clone());
         // It changes nothing, so it may end with the process.
-        thread::spawn(move || found.watch(&settings, &stop));
+        start("agreement", move || found.watch(&settings, &stop));
         agreement
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -10,7 +9,7 @@ use jiff::Timestamp;
 
 use delayline_admin::{self as admin, AdminError, DoctorOptions, Index, RecallStats};
 use delayline_broker::Survey;
-use delayline_core::{backoff::wait, topology::Topology};
+use delayline_core::{backoff::wait, supervise, topology::Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
@@ -34,7 +33,7 @@ pub(crate) fn start(
     stop: Arc<AtomicBool>,
 ) {
     // The thread is never joined: it changes nothing.
-    thread::spawn(move || {
+    supervise::start("doctor", move || {
         let topology = Topology::new(settings.topology.clone());
         let mut pause = Duration::ZERO;
         while wait(&stop, pause) {

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use log::{info, warn};
 use delayline_admin::gateways_among;
 use delayline_broker::Survey;
 use delayline_client::gateway::{Gateway, GatewayCounters};
-use delayline_core::{backoff::wait, topology::Topology};
+use delayline_core::{backoff::wait, supervise, topology::Topology};
 use delayline_settings::Settings;
 
 /// How often to look again.
@@ -87,7 +87,7 @@ fn start(name: &str, settings: &Settings, counters: &GatewayCounters) -> Option<
     info!("gateway {name}: started");
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
-    Some(Working { stop, thread: thread::spawn(move || gateway.run(&told)) })
+    Some(Working { stop, thread: supervise::start("gateway", move || gateway.run(&told)) })
 }
 
 impl Working {

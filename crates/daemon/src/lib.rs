@@ -6,7 +6,6 @@
 
 mod agreement;
 mod checkup;
-mod ending;
 mod files;
 mod gateways;
 mod parts;
@@ -24,12 +23,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use log::{info, warn};
+use log::{error, info, warn};
 
 use delayline_admin::{Sweeper, Unsticker};
 use delayline_broker::Survey;
 use delayline_client::retry::Service;
-use delayline_core::retry::SharedPolicies;
+use delayline_core::{
+    retry::SharedPolicies,
+    supervise::{end_by, has_panicked, start},
+};
 use delayline_schedules::Scheduler;
 use delayline_settings::{Settings, WebSettings};
 use delayline_watch::{
@@ -39,14 +41,16 @@ use delayline_watch::{
 };
 
 use agreement::Agreement;
-use ending::{Alarm, GRACE, end_by, has_panicked};
 use waiting::Gate;
 
 pub use files::raise_limit;
 pub use parts::Parts;
 
-/// How often a daemon without a retry service checks whether to stop.
+/// How often a daemon checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How long all parts have together to end. Kubernetes and many service managers kill after 30 s.
+const GRACE: Duration = Duration::from_secs(25);
 
 /// What the threads of all parts share.
 struct Daemon {
@@ -108,19 +112,24 @@ impl Daemon {
         };
         let retries =
             parts.retries.as_ref().map(|(policies, prefetch)| self.retries(policies.clone(), *prefetch));
-        while !self.stop.load(Ordering::Relaxed) && !retries.as_ref().is_some_and(JoinHandle::is_finished) {
+        let ended = || has_panicked() || retries.as_ref().is_some_and(JoinHandle::is_finished);
+        while !self.stop.load(Ordering::Relaxed) && !ended() {
             thread::sleep(TICK);
         }
+        if has_panicked() {
+            error!("a part of the daemon has panicked, so the daemon ends");
+        }
+        self.stop.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + GRACE;
-        let ended = |part, thread: JoinHandle<bool>| end_by(deadline, part, thread).unwrap_or(false);
+        let ended = |part, thread: JoinHandle<bool>| in_time(deadline, part, thread).unwrap_or(false);
         let clean = retries.is_none_or(|thread| ended("the retry service", thread));
         let clean = gateways.is_none_or(|thread| ended("the service for gateways", thread)) && clean;
         let clean = schedules.is_none_or(|thread| ended("publishing schedules", thread)) && clean;
         drop::<(Option<Server>, Option<Watch>)>((web, watch));
-        let _ = canary.and_then(|thread| end_by(deadline, "the canary", thread));
-        let _ = unsticker.and_then(|thread| end_by(deadline, "the search for stuck queues", thread));
-        let _ = sweeper.and_then(|thread| end_by(deadline, "sweeping", thread));
-        let _ = indexing.and_then(|thread| end_by(deadline, "the index", thread));
+        let _ = canary.and_then(|thread| in_time(deadline, "the canary", thread));
+        let _ = unsticker.and_then(|thread| in_time(deadline, "the search for stuck queues", thread));
+        let _ = sweeper.and_then(|thread| in_time(deadline, "sweeping", thread));
+        let _ = indexing.and_then(|thread| in_time(deadline, "the index", thread));
         match no_web {
             Some(error) => Err(error),
             None => Ok(clean && !has_panicked()),
@@ -174,22 +183,27 @@ impl Daemon {
     /// Does something that depends on the time, once the gate is open.
     fn acting(&self, work: impl Fn(&AtomicBool) -> bool + Send + 'static) -> JoinHandle<bool> {
         let (gate, agreement, stop) = (self.gate.clone(), self.agreement.clone(), Arc::clone(&self.stop));
-        thread::spawn(move || {
-            let _alarm = Alarm::new("a service", &stop);
-            !gate.pass(&stop) || agreement.run_while(&stop, work)
-        })
+        start("service", move || !gate.pass(&stop) || agreement.run_while(&stop, work))
     }
 
     /// Does something once the gate is open.
     fn behind(&self, work: impl FnOnce(&AtomicBool) + Send + 'static) -> JoinHandle<()> {
         let (gate, stop) = (self.gate.clone(), Arc::clone(&self.stop));
-        thread::spawn(move || {
-            let _alarm = Alarm::new("a part of it", &stop);
+        start("part", move || {
             if gate.pass(&stop) {
                 work(&stop);
             }
         })
     }
+}
+
+/// Waits for a part until the deadline: it may wait for a broker or a management API that does not answer.
+fn in_time<T>(deadline: Instant, part: &str, thread: JoinHandle<T>) -> Option<T> {
+    let ended = end_by(deadline, thread);
+    if ended.is_none() {
+        warn!("{part} did not end in time; the daemon ends without waiting for it");
+    }
+    ended?.ok()
 }
 
 fn open(bound: Bound, settings: &Settings, site: Site) -> Result<Server, WebError> {

@@ -5,7 +5,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -13,7 +12,7 @@ use log::{info, warn};
 
 use delayline_amqp::Session;
 use delayline_broker::ManagementApi;
-use delayline_core::{backoff::wait, topology::Names};
+use delayline_core::{backoff::wait, supervise::start, topology::Names};
 use delayline_settings::Settings;
 
 /// How often to look again.
@@ -37,7 +36,7 @@ impl Gate {
         let gate = Self(Arc::default());
         let (settings, stop, opened) = (settings.clone(), Arc::clone(stop), Arc::clone(&gate.0));
         // The thread is never joined: it changes nothing.
-        thread::spawn(move || watch(&settings, &opened, &stop));
+        start("gate", move || watch(&settings, &opened, &stop));
         gate
     }
 

@@ -60,12 +60,12 @@ struct Row {
 pub(crate) struct Report {
     messages: Vec<Row>,
     #[serde(flatten)]
-    kept: Option<Kept>,
+    kept: Option<Running>,
 }
 
 /// A node that keeps running.
 #[derive(Serialize, schemars::JsonSchema)]
-struct Kept {
+struct Running {
     url: String,
     management_url: String,
     /// The shell command that stops it.
@@ -119,13 +119,16 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     let rows = watch(&app, &settings, output)?;
     let lost = rows.iter().filter(|row| row.late_ms.is_none()).count();
     let early = rows.iter().filter(|row| row.late_ms.is_some_and(|ms| ms < 0)).count();
-    let kept =
-        args.keep.then(|| Kept { url: node.url(), management_url: node.management_url(), stop: node.keep() });
+    let kept = args.keep.then(|| Running {
+        url: node.url(),
+        management_url: node.management_url(),
+        stop: node.keep(),
+    });
     if output.json {
         output.json(&Report { messages: rows, kept })?;
     } else {
         show(&rows, output)?;
-        if let Some(Kept { url, management_url, stop }) = kept {
+        if let Some(Running { url, management_url, stop }) = kept {
             output.line(format!("The node stays. Its URL is {url}, its web pages are at {management_url} (user and password guest)."))?;
             output
                 .line(format!("Try:      delayline status --url {url} --management-url {management_url}"))?;

@@ -1,6 +1,5 @@
 //! The service between the two exchanges of a gateway.
 
-use delayline_core::shell::command;
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicBool},
@@ -16,7 +15,9 @@ use crate::{
     router::RouterBuilder,
 };
 use delayline_amqp::{Consumer, Delivery};
-use delayline_core::{codec::AppKeyError, message::direct, topology::Names};
+use delayline_core::{
+    codec::AppKeyError, message::direct, shell::command, supervise::supervised, topology::Names,
+};
 
 use super::{
     GatewayStats,
@@ -87,11 +88,13 @@ impl Gateway {
     /// Returns false if the time was too short for that: then some messages may arrive twice.
     pub fn run(&self, stop: &AtomicBool) -> bool {
         thread::scope(|scope| {
-            let due = scope.spawn(|| {
+            let due = || {
                 let queue = self.names.gateway_due(&self.name);
                 // Rejections here are final.
                 self.consume(stop, &queue, self.prefetch, Some(Arc::clone(&self.stats) as _))
-            });
+            };
+            // Without it, the rest would go on as if all were well.
+            let due = scope.spawn(move || supervised(due));
             let taken = self.prefetch.min(Self::PREFETCH.0);
             let clean = self.consume(stop, &self.names.gateway(&self.name), taken, None);
             due.join().unwrap_or(false) && clean

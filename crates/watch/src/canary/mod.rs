@@ -2,7 +2,7 @@
 //!
 //! A [`Canary`] keeps sending probes through the levels and measures how late each
 //! comes back, which do not, and which come twice. What it sends is fixed by a
-//! [`ProbePlan`], how often by a [`Pace`], and what it concludes by a [`Ledger`]: all three
+//! [`ProbePlan`], how often by an [`Interval`], and what it concludes by a [`Ledger`]: all three
 //! are pure. Its messages have an app key and a queue of their own, so that no
 //! application ever sees one.
 //!
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 pub use connection::{CanaryConnection, CanaryError, Received};
 pub use ledger::{Arrival, Figures, Ledger, ProbeFigures};
-pub use plan::{HORIZON, Pace, Probe, ProbePlan};
+pub use plan::{HORIZON, Interval, Probe, ProbePlan};
 pub use runner::Canary;
 pub use watched::{CanaryState, Watched};
 

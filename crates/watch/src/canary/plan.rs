@@ -100,12 +100,12 @@ impl Turns {
 
 /// When probes are sent: one for each interval, without making up for missed intervals.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Interval {
     interval: Duration,
     next: Duration,
 }
 
-impl Pace {
+impl Interval {
     /// The first one is sent at once. Times count from any fixed moment.
     #[must_use]
     pub const fn new(interval: Duration) -> Self {

@@ -16,7 +16,7 @@ use delayline_core::{backoff::wait, codec::Shortcut, topology::Names};
 use delayline_settings::Settings;
 
 use super::{
-    CanaryConnection, CanaryError, CanaryState, Pace, Probe, ProbePlan, Watched, connection::Sent,
+    CanaryConnection, CanaryError, CanaryState, Interval, Probe, ProbePlan, Watched, connection::Sent,
     plan::Turns, watched::Inner,
 };
 
@@ -46,7 +46,7 @@ pub struct Canary {
     turns: Turns,
     /// Whether a probe is sent only after its own delay: an earlier canary may have sent some.
     warms_up: bool,
-    pace: Pace,
+    interval: Interval,
     stats: Arc<Stats>,
     watched: Arc<Watched>,
 }
@@ -61,9 +61,9 @@ impl Canary {
     pub fn new(settings: Settings, stats: Arc<Stats>, watched: Arc<Watched>) -> Self {
         watched.with(|inner| inner.state = CanaryState::Paused(Self::UNTRIED.into()));
         let plan = ProbePlan::up_to(settings.canary.horizon);
-        let pace = Pace::new(settings.canary.interval);
+        let interval = Interval::new(settings.canary.interval);
         let (times, turns) = (u64::MAX, Turns::of(&plan, u64::MAX));
-        Self { settings, plan, times, turns, warms_up: true, pace, stats, watched }
+        Self { settings, plan, times, turns, warms_up: true, interval, stats, watched }
     }
 
     /// Sends each probe this many times and then stops, beginning with all of them at once.
@@ -143,7 +143,7 @@ impl Canary {
                 self.settle(&outcome, connection.slot());
             }
             self.watched.with(|inner| inner.note_silence(started.elapsed()));
-            let wait = self.pace.wait(started.elapsed()).min(TICK);
+            let wait = self.interval.wait(started.elapsed()).min(TICK);
             match connection.next(&pipeline, wait) {
                 Ok(Some(received)) => self.watched.with(|inner| inner.arrive(received)),
                 Ok(None) => self.watched.with(Inner::note_overdue),
@@ -176,7 +176,7 @@ impl Canary {
         started: Instant,
     ) {
         let now = started.elapsed();
-        if !self.pace.is_due(now) {
+        if !self.interval.is_due(now) {
             return;
         }
         let unit = self.settings.topology.unit.duration();

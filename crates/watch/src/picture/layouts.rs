@@ -5,11 +5,10 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
-use delayline_core::backoff::wait;
+use delayline_core::{backoff::wait, supervise};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -163,7 +162,7 @@ pub fn watch_layouts(
     }
     let (shown, survey, stop) = (Arc::clone(&seen), Arc::clone(survey), Arc::clone(stop));
     // It is not joined: it changes nothing.
-    thread::spawn(move || {
+    supervise::start("layouts", move || {
         let mut last = None;
         while !stop.load(Ordering::Relaxed) {
             if let Some(reading) = survey.reading().filter(|reading| last != Some(reading.at)) {

@@ -13,7 +13,10 @@ use jiff::Timestamp;
 
 use delayline_admin::Kept;
 use delayline_broker::Survey;
-use delayline_core::topology::Topology;
+use delayline_core::{
+    supervise::{end_by, start, supervised},
+    topology::Topology,
+};
 use delayline_settings::Settings;
 
 use super::{Collector, KeptView, Picture, SetView, Sources, kept};
@@ -71,7 +74,7 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (live, stop) = (Arc::clone(&live), Arc::clone(&stop));
-            thread::spawn(move || keep(collector, &live, &stop))
+            start("picture", move || keep(collector, &live, &stop))
         };
         Self { live, stop, thread: Some(thread) }
     }
@@ -87,17 +90,8 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.live.changed.notify_all();
-        let deadline = Instant::now() + FINISH;
-        let Some(thread) = self.thread.take() else { return };
-        while !thread.is_finished() {
-            // It may be asking a broker that is silent; nothing is lost if it ends with the
-            // process.
-            if Instant::now() > deadline {
-                return;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        let _ = thread.join();
+        // It may be asking a broker that is silent; nothing is lost if it ends with the process.
+        let _ = self.thread.take().and_then(|thread| end_by(Instant::now() + FINISH, thread));
     }
 }
 
@@ -146,8 +140,8 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
     let (peeking, found, survey) = (collector.peeking(), collector.compared_elsewhere(), collector.survey());
     thread::scope(|scope| {
         // A long look at kept messages, or at the whole set, must not delay the picture.
-        scope.spawn(|| peek(&settings, &peeking, live, stop));
-        scope.spawn(|| compare((&settings, &survey), &found, live, stop));
+        scope.spawn(|| supervised(|| peek(&settings, &peeking, live, stop)));
+        scope.spawn(|| supervised(|| compare((&settings, &survey), &found, live, stop)));
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();

@@ -46,7 +46,7 @@ fn levels(longest: Duration, unit: Unit) -> u32 {
     u128::BITS - units.leading_zeros()
 }
 
-struct Published {
+struct Sent {
     count: u64,
     took: Duration,
     /// How many queues they passed through, all together.
@@ -78,7 +78,7 @@ impl Steady<'_> {
             let taken = intake.take(account, &expected, self.duration + self.longest, stop, progress);
             (taken, publisher.join())
         });
-        let Published { count, took, hops } = published.expect("the publisher does not panic")?;
+        let Sent { count, took, hops } = published.expect("the publisher does not panic")?;
         #[expect(clippy::cast_precision_loss, reason = "an average to look at")]
         let hops = hops as f64 / count.max(1) as f64;
         Ok(SteadyRun { published: count, per_second: rate(count, took), hops, taken: taken? })
@@ -91,7 +91,7 @@ impl Steady<'_> {
         shortcuts: bool,
         source: &mut Source,
         stop: &AtomicBool,
-    ) -> Result<Published, BenchError> {
+    ) -> Result<Sent, BenchError> {
         let mut random = fastrand::Rng::new();
         let mut pipeline = router.pipeline();
         let total =
@@ -134,6 +134,6 @@ impl Steady<'_> {
         // Unconfirmed messages are not accepted. The time counts from the first confirm to the
         // last, so that the time of a single confirm does not matter.
         let took = confirmed.unwrap_or(started).elapsed();
-        Ok(Published { count: sent, took, hops })
+        Ok(Sent { count: sent, took, hops })
     }
 }

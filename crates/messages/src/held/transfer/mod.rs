@@ -8,8 +8,7 @@ mod site;
 use std::{
     cell::RefCell,
     sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -21,6 +20,7 @@ use crate::{
 use delayline_amqp::{Delivery, Session};
 use delayline_broker::ManagementApi;
 use delayline_core::{
+    backoff::Pace,
     codec::{Delay, Level, RoutingKey},
     message::headers::DUE,
     topology::Topology,
@@ -332,28 +332,5 @@ impl Run<'_> {
                 Ok(RoutingKey::new(read.delay, app))
             }
         }
-    }
-}
-
-/// A limit of messages per second.
-struct Pace {
-    apart: Duration,
-    next: Instant,
-}
-
-impl Pace {
-    fn new(rate: Option<u32>) -> Self {
-        let apart = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate.max(1));
-        Self { apart, next: Instant::now() }
-    }
-
-    fn wait(&mut self) {
-        if self.apart.is_zero() {
-            return;
-        }
-        let now = Instant::now();
-        thread::sleep(self.next.saturating_duration_since(now));
-        // A slow broker is not followed by a faster rate.
-        self.next = self.next.max(now) + self.apart;
     }
 }

@@ -3,8 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +12,7 @@ use serde::Serialize;
 use super::{GRACE, Recall, api, of_each, recalls_of, safe::postponed};
 use crate::{error::AdminError, error::connect, error::doing};
 use delayline_amqp::Session;
-use delayline_core::{codec::RoutingKey, topology::Topology};
+use delayline_core::{backoff::Pace, codec::RoutingKey, topology::Topology};
 use delayline_settings::Settings;
 
 /// How to remove expired recalls.
@@ -141,7 +140,7 @@ pub fn sweep_recalls(
         }
     }
     let mut session = connect(&settings.broker)?;
-    let mut pace = Pace::new(options.per_second);
+    let mut pace = Pace::new(Some(options.per_second));
     for (recall, at) in &new {
         if report.stopped(stop) {
             return Ok(report);
@@ -220,25 +219,6 @@ impl SweepReport {
     fn stopped(&mut self, stop: &AtomicBool) -> bool {
         self.interrupted |= stop.load(Ordering::Relaxed);
         self.interrupted
-    }
-}
-
-/// Limits the rate of changes.
-struct Pace {
-    pause: Duration,
-    last: Option<Instant>,
-}
-
-impl Pace {
-    fn new(per_second: u32) -> Self {
-        Self { pause: Duration::from_secs(1) / per_second.max(1), last: None }
-    }
-
-    fn wait(&mut self) {
-        if let Some(last) = self.last {
-            thread::sleep(self.pause.saturating_sub(last.elapsed()));
-        }
-        self.last = Some(Instant::now());
     }
 }
 
