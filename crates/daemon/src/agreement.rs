@@ -15,7 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 use log::{error, info};
 
 use delayline_broker::ManagementApi;
-use delayline_core::{backoff::wait, codec::Level, supervise::start, topology::Topology};
+use delayline_core::{
+    backoff::wait,
+    codec::Level,
+    supervise::{start, supervised},
+    topology::Topology,
+};
 use delayline_settings::{NO_MANAGEMENT, Settings};
 use delayline_watch::web::Check;
 
@@ -142,7 +147,8 @@ impl Agreement {
                         pause.store(true, Ordering::Relaxed);
                     }
                 });
-                let ended = work(&pause);
+                // The scope would wait for the other thread first.
+                let ended = supervised(|| work(&pause));
                 done.store(true, Ordering::Relaxed);
                 ended
             });
@@ -201,6 +207,8 @@ fn apart(broker: Timestamp, (before, after): (Timestamp, Timestamp)) -> Option<S
 mod tests {
     use std::sync::atomic::AtomicU32;
 
+    use delayline_core::supervise::has_panicked;
+
     use super::*;
 
     #[test]
@@ -221,6 +229,21 @@ mod tests {
         let runs = AtomicU32::new(0);
         assert!(!agreement.run_while(&stop, |_| runs.fetch_add(1, Ordering::Relaxed) > 0));
         assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_panic_is_known_before_the_end() {
+        let agreement = Agreement::default();
+        agreement.note(Compared::Right);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let working = thread::spawn(move || agreement.run_while(&told, |_| panic!("on purpose")));
+        while !has_panicked() {
+            assert!(!working.is_finished(), "the panic was not noted");
+            thread::sleep(TICK);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(working.join().is_err());
     }
 
     #[test]

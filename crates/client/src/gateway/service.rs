@@ -93,10 +93,10 @@ impl Gateway {
                 // Rejections here are final.
                 self.consume(stop, &queue, self.prefetch, Some(Arc::clone(&self.stats) as _))
             };
-            // Without it, the rest would go on as if all were well.
+            // One would go on without the other as if all were well.
             let due = scope.spawn(move || supervised(due));
             let taken = self.prefetch.min(Self::PREFETCH.0);
-            let clean = self.consume(stop, &self.names.gateway(&self.name), taken, None);
+            let clean = supervised(|| self.consume(stop, &self.names.gateway(&self.name), taken, None));
             due.join().unwrap_or(false) && clean
         })
     }

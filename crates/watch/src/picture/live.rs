@@ -142,37 +142,40 @@ fn keep(mut collector: Collector, live: &Live, stop: &AtomicBool) {
         // A long look at kept messages, or at the whole set, must not delay the picture.
         scope.spawn(|| supervised(|| peek(&settings, &peeking, live, stop)));
         scope.spawn(|| supervised(|| compare((&settings, &survey), &found, live, stop)));
-        let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            let now = Instant::now();
-            let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
-            let looked_at = since_asked.is_some_and(|since| since < LOOKING);
-            // A reader has started to look: the next picture is due sooner.
-            if looked_at {
-                next = next.min(now + BUSY);
-            }
-            // The next look finds out the changes.
-            if live.lock().is_lost() {
-                next = next.min(now + TICK);
-            }
-            if now < next {
-                live.wait(TICK.min(next - now));
-                continue;
-            }
-            live.lock().looking = Some((now, Timestamp::now()));
-            // A broker that reports depths is not silent, even if its other answers are slow.
-            let answered =
-                |all: bool| live.lock().looking = (!all).then(|| (Instant::now(), Timestamp::now()));
-            let picture = collector.look_with(answered).clone();
-            let mut state = live.lock();
-            (state.picture, state.line, state.looking) = (picture, collector.line(), None);
-            if state.picture.broker.reachable {
-                state.note_depths(|which| !peeking.is_at(which));
-            }
-            drop(state);
-            next = Instant::now() + if looked_at { BUSY } else { IDLE };
-        }
+        supervised(|| take(&mut collector, &peeking, live, stop));
     });
+}
+
+fn take(collector: &mut Collector, peeking: &Peeking, live: &Live, stop: &AtomicBool) {
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        let since_asked = live.lock().asked.map(|asked| now.saturating_duration_since(asked));
+        let looked_at = since_asked.is_some_and(|since| since < LOOKING);
+        // A reader has started to look: the next picture is due sooner.
+        if looked_at {
+            next = next.min(now + BUSY);
+        }
+        // The next look finds out the changes.
+        if live.lock().is_lost() {
+            next = next.min(now + TICK);
+        }
+        if now < next {
+            live.wait(TICK.min(next - now));
+            continue;
+        }
+        live.lock().looking = Some((now, Timestamp::now()));
+        // A broker that reports depths is not silent, even if its other answers are slow.
+        let answered = |all: bool| live.lock().looking = (!all).then(|| (Instant::now(), Timestamp::now()));
+        let picture = collector.look_with(answered).clone();
+        let mut state = live.lock();
+        (state.picture, state.line, state.looking) = (picture, collector.line(), None);
+        if state.picture.broker.reachable {
+            state.note_depths(|which| !peeking.is_at(which));
+        }
+        drop(state);
+        next = Instant::now() + if looked_at { BUSY } else { IDLE };
+    }
 }
 
 fn peek(settings: &Settings, peeking: &Peeking, live: &Live, stop: &AtomicBool) {

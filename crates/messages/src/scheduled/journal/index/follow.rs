@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use log::{Level, info, warn};
 
 use delayline_amqp::{AmqpError, Consumer, Next, Session, StreamStart};
-use delayline_core::codec::AppKey;
+use delayline_core::{codec::AppKey, supervise::supervised};
 
 use crate::{
     complaint::Complaint,
@@ -56,24 +56,26 @@ const DELIVERY: i64 = 5;
 /// Runs until `stop` is set.
 pub(super) fn run(index: &Index, journals: impl Fn() -> Option<Vec<String>>, stop: &AtomicBool) {
     thread::scope(|scope| {
-        let most = index.settings.index.bytes / BUILDERS as u64;
-        let complaint = Complaint::of(module_path!());
-        let mut follower = Follower { index, scope, parts: BTreeMap::new(), most, complaint };
-        while !stop.load(Ordering::Relaxed) {
-            let ended = follower.follow(&journals, stop);
-            for part in follower.parts.values_mut() {
-                part.forget_reader();
+        supervised(|| {
+            let most = index.settings.index.bytes / BUILDERS as u64;
+            let complaint = Complaint::of(module_path!());
+            let mut follower = Follower { index, scope, parts: BTreeMap::new(), most, complaint };
+            while !stop.load(Ordering::Relaxed) {
+                let ended = follower.follow(&journals, stop);
+                for part in follower.parts.values_mut() {
+                    part.forget_reader();
+                }
+                let Err(error) = ended else { break };
+                follower.set_problem(Some(error.to_string()));
+                let until = Instant::now() + AGAIN;
+                while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                    thread::sleep(TICK);
+                }
             }
-            let Err(error) = ended else { break };
-            follower.set_problem(Some(error.to_string()));
-            let until = Instant::now() + AGAIN;
-            while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-                thread::sleep(TICK);
+            for part in follower.parts.values() {
+                part.stop.store(true, Ordering::Relaxed);
             }
-        }
-        for part in follower.parts.values() {
-            part.stop.store(true, Ordering::Relaxed);
-        }
+        })
     });
 }
 
