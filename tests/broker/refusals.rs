@@ -95,8 +95,8 @@ fn a_damaged_set_returns_the_message() {
 
 #[test]
 fn a_full_queue_nacks() {
-    // The router tries a delayed message again for 30 s. In this time, even a busy broker has
-    // refused it at least once.
+    // The router tries a delayed message again for 26 s, and waits for the last answer until 30 s.
+    // In this time, even a busy broker has refused it at least once.
     let settings = vhost().set("publish_timeout", "30s").build().unwrap();
     let mut session = entry_exchange(&settings);
     let arguments = [

@@ -11,7 +11,7 @@
 //! | what happens | outcome |
 //! |---|---|
 //! | the broker confirms it | [`Receipt`] |
-//! | the broker refuses to store it (nack) before it is due | published again every 100 ms: a level refuses only while it has no leader; [`Cause::Nacked`] at the deadline |
+//! | the broker refuses to store it (nack) before it is due | published again every 100 ms: a level refuses only while it has no leader; [`Cause::Nacked`] when an eighth of the publish timeout is left, so that the last answer is known |
 //! | the same, when it is due | [`Cause::Nacked`], at once: the application's queue refuses while it is full |
 //! | no queue takes it, so the broker returns it | [`Cause::Returned`], at once |
 //! | the broker closes the channel or the connection over it (no permission, too large, no such set, a crash of the broker) | [`Cause::Rejected`], for this message alone; see [below](#one-message-and-the-others) |

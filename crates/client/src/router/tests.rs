@@ -69,17 +69,6 @@ fn every_answer_settles_its_own_messages_once() {
 }
 
 #[test]
-fn a_nack_of_a_due_message_gives_it_back_at_once() {
-    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
-    let due = || Message::after(AppKey::new("app").unwrap(), Delay::ZERO, "mine");
-    let error = broker.router(LONG, 10).publish(due()).unwrap_err();
-    assert_eq!(error.cause(), &Cause::Nacked);
-    assert!(!error.maybe_delivered());
-    assert_eq!(error.into_message(), due());
-    assert_eq!(broker.bodies().len(), 1);
-}
-
-#[test]
 fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
     let broker = Scripted::new(|_, tag, _| match tag {
         1 | 2 => vec![Event::Nack { tag, multiple: false }],
@@ -93,6 +82,10 @@ fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
     assert_eq!(error.cause(), &Cause::Nacked);
     assert!(!error.maybe_delivered(), "the broker refused every copy");
     assert_eq!(error.into_message(), message("mine"));
+    // The answer to a copy in the last eighth of the time could come too late.
+    let copies = broker.bodies().len();
+    broker.router(Duration::from_millis(110), 10).publish(message("mine")).unwrap_err();
+    assert!(broker.bodies().len() <= copies + 1);
 }
 
 #[test]

@@ -174,9 +174,9 @@ impl<C: Connector> Worker<C> {
 
     /// Keeps deadlines. Returns whether it is time to end.
     pub(super) fn tick(&mut self, now: Instant) -> bool {
-        self.fail_late(now);
         let due = self.nacked.partition_point(|(when, _)| *when <= now);
         self.again.extend(self.nacked.drain(..due).map(|(_, message)| message));
+        self.fail_late(now);
         let in_hand = self.outstanding.len() + self.nacked.len() + self.again.len() + self.fresh.len();
         self.close_by.is_some_and(|deadline| now >= deadline || in_hand == 0)
     }
@@ -271,14 +271,15 @@ impl<C: Connector> Worker<C> {
     }
 
     /// A level never refuses a message, but the broker refuses it while the queue has no leader. A
-    /// message without a delay goes directly to the application's own queue. If that queue refuses
-    /// it, the publisher gets an error.
+    /// message without a delay goes directly to the application's own queue. The publisher gets an
+    /// error if that queue refuses it, or if the next answer could come after the deadline.
     fn nacked(&mut self, mut message: Box<InFlight>) {
         // It does not end connections.
         message.suspicion = Default::default();
-        if message.is_delayed() {
+        let again = Instant::now() + NACK_PAUSE;
+        if message.is_delayed() && !message.is_late(again + self.settings.publish_timeout / 8) {
             message.nacked = true;
-            self.nacked.push_back((Instant::now() + NACK_PAUSE, message));
+            self.nacked.push_back((again, message));
         } else {
             message.fail(Cause::Nacked);
         }
@@ -296,9 +297,6 @@ impl<C: Connector> Worker<C> {
         let mut late = self.outstanding.give_up(|message| message.is_late(now));
         late.extend(take_if(&mut self.again, |message| message.is_late(now)));
         late.extend(take_if(&mut self.fresh, |message| message.is_late(now)));
-        late.extend(
-            take_if(&mut self.nacked, |(_, message)| message.is_late(now)).into_iter().map(|(_, it)| it),
-        );
         if late.is_empty() {
             return;
         }

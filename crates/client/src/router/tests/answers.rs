@@ -225,3 +225,14 @@ fn large_bodies_limit_messages_in_flight_too() {
     tags.extend(pipeline.map(|outcome| outcome.tag));
     assert_eq!(tags, (0..7).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_nack_of_a_due_message_gives_it_back_at_once() {
+    let broker = Scripted::new(|_, tag, _| vec![Event::Nack { tag, multiple: false }]);
+    let due = || Message::after(AppKey::new("app").unwrap(), Delay::ZERO, "mine");
+    let error = broker.router(LONG, 10).publish(due()).unwrap_err();
+    assert_eq!(error.cause(), &Cause::Nacked);
+    assert!(!error.maybe_delivered());
+    assert_eq!(error.into_message(), due());
+    assert_eq!(broker.bodies().len(), 1);
+}
