@@ -75,6 +75,13 @@ class Counting(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Proxy(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, address):
+        """The command may end while it waits for an answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, address)
+
+
 def node():
     """The process of the broker: it listens on the port of its URL."""
     port = urlparse(os.environ["DELAYLINE_URL"]).port
@@ -177,7 +184,7 @@ there = (0, 0, 0)
 load = " ".join(map(str, os.getloadavg()))
 print(f"# {os.cpu_count()} processors, shared by the broker and the commands; load before: {load}")
 print("command,version,queues,bindings,apps,figure,value", flush=True)
-proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+proxy = Proxy(("127.0.0.1", 0), Counting)
 threading.Thread(target=proxy.serve_forever, daemon=True).start()
 empty = measure()
 if options.queues:
