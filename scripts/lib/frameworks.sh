@@ -5,6 +5,7 @@
 need_frameworks() {
     export TEST_FRAMEWORKS="${XDG_CACHE_HOME:-$HOME/.cache}/delayline/clients/frameworks"
     mkdir -p "$TEST_FRAMEWORKS"
+    PATH="$TEST_FRAMEWORKS/go/toolchain/bin:$PATH"
     local each
     for each in python node moleculer java go php; do
         framework_is_ready "$each" || alone clients install_frameworks "$each" || true
@@ -78,11 +79,18 @@ frameworks_of_java() {
     printf '".:%s"\n' "$(cat "$TEST_FRAMEWORKS/java/jars")" >"$TEST_FRAMEWORKS/java/classpath"
 }
 
-# The proxy has what go.sum names; Debian's Go 1.19 is too old for it.
+# The proxy has what go.sum names, and Go itself, which fetches it since 1.21. Debian's is older.
 frameworks_of_go() {
-    command -v go >/dev/null || return 1
+    command -v go >/dev/null || debian_packages golang-go || return 1
     mkdir -p "$TEST_FRAMEWORKS/go"
     export GOMODCACHE="$TEST_FRAMEWORKS/go/mod"
+    if ! printf 'go1.21\n%s\n' "$(go env GOVERSION)" | sort -VC; then
+        local newer
+        newer="golang.org/toolchain@v0.0.1-go$(awk '$1 == "go" { print $2 }' adapters/watermill/go.mod).0.linux-$(go env GOARCH)"
+        go mod download "$newer" && chmod -R u+x "$GOMODCACHE/$newer/bin" "$GOMODCACHE/$newer/pkg/tool" || return 1
+        ln -sfn "$GOMODCACHE/$newer" "$TEST_FRAMEWORKS/go/toolchain"
+        hash -r
+    fi
     (cd adapters/watermill && go mod download && go build ./...) || return 1
     # The client alone, for programs without a module.
     local client=github.com/rabbitmq/amqp091-go
