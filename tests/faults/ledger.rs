@@ -218,11 +218,6 @@ impl Ledger {
         (ledger.confirmed(), ledger.missing())
     }
 
-    /// The lateness of the first arrival of each message in milliseconds, sorted.
-    pub fn lateness_ms(&self) -> Vec<i64> {
-        self.entries().ledger.summary().late
-    }
-
     /// How long the first arrival of each message took in milliseconds, from its due time or from
     /// `back`, whichever was later.
     pub fn delays_since(&self, back: i64) -> Vec<i64> {

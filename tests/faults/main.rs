@@ -16,7 +16,6 @@ mod recaller;
 mod report;
 mod scenarios;
 mod schedules;
-mod waiting;
 
 use std::{
     path::PathBuf,
@@ -60,7 +59,6 @@ Examples:
   scripts/faults --versions 4.3                   only this broker
   scripts/faults --cluster partition              one fault, on the clusters
   scripts/faults --recall --messages 100000       a tenth is recalled while nodes are killed
-  scripts/faults --waiting 1000000 --rate 5000    a million wait while their node is killed
   scripts/faults --schedules 1000 --over 30       schedules, with two daemons that are killed in turn
   scripts/faults --kills 10 --as-shipped --served
                                                   how late the latest message is after a kill, with
@@ -107,14 +105,11 @@ struct Args {
     /// With --kills: also runs `delayline serve`
     #[arg(long, requires = "kills")]
     served: bool,
-    /// Instead of the faults: kills and restarts the node while this many messages wait
-    #[arg(long)]
-    waiting: Option<u64>,
     /// Instead of the faults: this many schedules of a minute, while two daemons are killed in turn and the
     /// node once
     #[arg(long)]
     schedules: Option<u64>,
-    /// Minutes over which the waiting messages fall due, or for which schedules run
+    /// Minutes for which schedules run
     #[arg(long, default_value_t = 10)]
     over: u64,
     /// Also writes the figures to this file, as JSON
@@ -180,9 +175,6 @@ fn main() -> ExitCode {
     }
     if let Some(kills) = args.kills {
         return kills::run(kills, &args);
-    }
-    if let Some(messages) = args.waiting {
-        return waiting::run(messages, &args);
     }
     if let Some(number) = args.schedules {
         return schedules::run(number, &args);

@@ -48,24 +48,14 @@ pub enum Delays {
     Mixed,
     /// One to this many units.
     UpTo(u64),
-    /// One to eight units.
-    Short,
-    /// Due at a random moment between two times of [`clock_ms`].
-    Between(i64, i64),
 }
 
 impl Delays {
-    /// The delay in units of a message that is published now.
-    fn of(self, id: u64, unit_ms: u64) -> u64 {
-        let mut random = fastrand::Rng::with_seed(id);
+    /// The delay of a message in units.
+    fn of(self, id: u64) -> u64 {
         match self {
             Self::Mixed => delay_of(id),
-            Self::UpTo(most) => random.u64(1..=most),
-            Self::Short => random.u64(1..=8),
-            Self::Between(from, to) => {
-                let ahead = random.i64(from..to) - clock_ms();
-                u64::try_from(ahead).unwrap_or(0).div_ceil(unit_ms)
-            }
+            Self::UpTo(most) => fastrand::Rng::with_seed(id).u64(1..=most),
         }
     }
 }
@@ -97,7 +87,7 @@ pub fn publish(job: &Job) {
         if let Some(ahead) = planned.checked_sub(started.elapsed()) {
             thread::sleep(ahead);
         }
-        let delay = job.delays.of(id, job.unit_ms);
+        let delay = job.delays.of(id);
         let due = clock_ms() + i64::try_from(delay * job.unit_ms).expect("a time");
         let properties = Properties { message_id: Some(id.to_string()), ..Properties::default() };
         let mut message =
