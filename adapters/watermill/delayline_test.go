@@ -156,8 +156,9 @@ func TestWhatIsFinalIsParked(t *testing.T) {
 	if at, ok := parked.Headers[LastFailed].(int64); !ok || time.Since(time.UnixMilli(at)) > patience {
 		t.Errorf("%+v", parked.Headers)
 	}
-	for name := range parked.Headers {
-		if strings.HasPrefix(name, "x-") {
+	for name, value := range parked.Headers {
+		// RabbitMQ 3.10 counts the first delivery, too.
+		if strings.HasPrefix(name, "x-") && (name != "x-delivery-count" || value != int64(0)) {
 			t.Errorf("%s was sent again", name)
 		}
 	}

@@ -113,6 +113,8 @@ def test_what_is_parked_does_not_come_back(admin: Any) -> None:
     assert parked.headers["delayline-failure"] == "the card is stolen"
     assert time.time() - parked.headers["delayline-last-failed"] / 1000 < PATIENCE
     assert (parked.headers["id"], parked.headers["task"]) == (result.id, once.name)
+    # RabbitMQ 3.10 counts the first delivery, too.
+    assert parked.headers.pop("x-delivery-count", 0) == 0
     assert not [name for name in parked.headers if name.startswith("x-")]
     note.delay("after it")
     assert came.get(timeout=PATIENCE)[0] == "after it"

@@ -114,6 +114,8 @@ def test_what_an_actor_throws_is_parked(admin: Any) -> None:
     method, properties = get(admin, "delay.parked")
     assert (method.routing_key, properties.message_id) == ("billing", sent.message_id)
     assert time.time() - properties.headers.pop("delayline-last-failed") / 1000 < PATIENCE
+    # RabbitMQ 3.10 counts the first delivery, too.
+    assert properties.headers.pop("x-delivery-count", 0) == 0
     assert properties.headers == {"delayline-failure": "Stolen: the card is stolen"}
     note.send("after it")
     assert came.get(timeout=PATIENCE) == "after it"
