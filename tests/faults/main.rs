@@ -71,7 +71,7 @@ that this version of the broker is not known to need; 2 wrong usage.",
     args_override_self = true
 )]
 struct Args {
-    /// Only faults whose names contain one of these words; by default the short form
+    /// Only faults whose names contain any of these words; by default the short form
     names: Vec<String>,
     /// All faults
     #[arg(long)]
@@ -360,7 +360,7 @@ fn run(lab: &mut Lab, scenario: &Scenario, args: &Args, number: usize) -> Totals
     totals
 }
 
-/// Waits until every message has arrived and no more duplicates arrive.
+/// Waits until every message and every duplicate has arrived.
 fn wait_for_arrivals(ledger: &Ledger, patience: Duration) {
     let started = Instant::now();
     loop {

@@ -69,7 +69,7 @@ fn every_answer_settles_its_own_messages_once() {
 }
 
 #[test]
-fn a_nack_of_a_delayed_message_is_tried_again_until_the_deadline() {
+fn a_nack_of_a_delayed_message_is_tried_again_while_an_answer_can_come_in_time() {
     let broker = Scripted::new(|_, tag, _| match tag {
         1 | 2 => vec![Event::Nack { tag, multiple: false }],
         _ => ack(tag),
