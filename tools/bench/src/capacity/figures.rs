@@ -44,13 +44,14 @@ impl Figures {
     pub const DISK_OVERHEAD: f64 = 500.0;
 
     /// The further memory of each message until the write-ahead log is written out, and the most that all of
-    /// these take, in bytes. A million messages of 256 bytes took 630 bytes each on 4.3
-    /// (docs/benchmarks/million.csv); 80 remain.
-    pub const FRESH: (f64, f64) = (1_400.0, 560e6);
+    /// these take, in bytes. A million messages of 256 bytes took 570 to 920 bytes each on 4.3, and each of ten
+    /// million 130 (docs/benchmarks/waiting.csv); 80 remain.
+    pub const FRESH: (f64, f64) = (1_400.0, 840e6);
 
-    /// How long a killed node takes to start, and how much longer for each waiting message, in seconds: 4.4 s
-    /// with none and 4.5 s with a million on 4.3.
-    pub const RESTART: (f64, f64) = (4.4, 0.1e-6);
+    /// How long it takes from the start of a killed node until every level accepts messages, and how much longer
+    /// for each waiting message, in seconds: on 4.3, 4.8 s with none, 12 and 17 s with a million, 28 s with three
+    /// and 84 s with ten (docs/benchmarks/waiting.csv).
+    pub const RESTART: (f64, f64) = (4.8, 8e-6);
 
     /// RabbitMQ 4.3 with `dead_letter_worker_consumer_prefetch` at 512, one node and its
     /// clients on two cores of a virtual machine, with 4 GB of memory (the broker uses 40%) and

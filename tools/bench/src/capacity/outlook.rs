@@ -24,7 +24,7 @@ pub struct Outlook {
     pub memory: f64,
     /// Further memory for the newest of them, until the write-ahead log is written out.
     pub memory_fresh: f64,
-    /// How long a killed node takes to start, in seconds.
+    /// How long it takes from the start of a killed node until every level accepts messages, in seconds.
     pub restart: f64,
     /// Disk space for the waiting messages, in bytes.
     pub disk: f64,
@@ -160,7 +160,7 @@ mod tests {
         assert!(outlook.limits[0].what.starts_with("memory"), "{outlook:?}");
         let waiting = 100.0 * 30.0 * 86_400.0;
         assert_eq!((outlook.memory, outlook.disk), (waiting * 100.0, waiting * 456.0));
-        assert_eq!((outlook.memory_fresh, outlook.restart.round()), (560e6, 30.0));
+        assert_eq!((outlook.memory_fresh, outlook.restart.round()), (840e6, 2_078.0));
         assert_eq!(outlook.brokers, (waiting * 100.0 / 1e9 / SAFE_LOAD).ceil() as u64);
         // A rate that is reported as safe is sustainable.
         assert!(outlook.safe_rate < outlook.full_rate && outlook.full_rate < 100.0, "{outlook:?}");

@@ -237,8 +237,9 @@ fn answer(args: &Args, shown: &Shown<'_>) -> Vec<String> {
     )];
     lines.push(format!(
         "Waiting messages take {} of memory and {} of disk on each node with a replica, and {} of memory more until \
-         the write-ahead log is written out. A killed node starts within {}. Extrapolated from a million messages \
-         on RabbitMQ 4.3 (docs/benchmarks); `delayline-bench fill` measures more.",
+         the write-ahead log is written out. When a killed node starts, its levels accept messages after about {}. \
+         Extrapolated from one to ten million messages on one node of RabbitMQ 4.3 (docs/benchmarks); \
+         `delayline-bench fill` measures yours.",
         bytes(outlook.memory),
         bytes(outlook.disk),
         bytes(outlook.memory_fresh),

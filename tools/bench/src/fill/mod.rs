@@ -33,18 +33,23 @@ const SLOWER: f64 = 0.5;
 #[command(after_help = "\
 Examples:
   delayline-bench fill --messages 100000 --pause 2m         about six minutes
-  delayline-bench fill --messages 10000000 --place /data    half an hour or more, 10 GB of disk
+  delayline-bench fill --messages 10000000 --at 1000000,3000000 --place /data
+                                                            an hour or more, 10 GB of disk
   delayline-bench fill --messages 1000000 --nodes 3 --json  on a cluster
 
 Starts private RabbitMQ nodes, which must be installed and not running, and fills a set with
 messages of mixed delays. Then a part of them falls due within a minute. Measures memory and
-disk of the first node, what commands and restarts take, and the lateness of short delays: with
-nothing waiting, with everything waiting, after a kill, and while the part falls due. Exits
-with 1 if a message was lost or early, or if the measurements took longer than the pause.")]
+disk of the first node, what commands and a restart after a kill take, and the lateness of short
+delays: with nothing waiting, at each count of --at, with everything waiting, and while the part
+falls due. Exits with 1 if a message was lost or early, or if the last measurements took longer
+than the pause.")]
 pub(crate) struct Args {
     /// How many messages wait
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = whole::<u64>(1_000..))]
     messages: u64,
+    /// At which numbers of waiting messages to measure, too, separated by commas
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole::<u64>(1..))]
+    at: Vec<u64>,
     /// How many of these fall due within a minute [default: a tenth, 1,000,000 at most]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..))]
     together: Option<u64>,
@@ -87,22 +92,31 @@ pub(crate) struct Report {
     published_per_s: f64,
     /// CPU time of the first node for each published message, in µs.
     publish_cpu_us: f64,
-    /// Memory and disk of the first node for each waiting message, in bytes.
-    memory_each: f64,
-    disk_each: f64,
-    /// The same memory after the restart.
-    memory_each_restarted: f64,
-    empty: State,
-    full: State,
-    restarted: State,
-    restart_empty: Restart,
-    restart_full: Restart,
+    /// With nothing waiting, at other numbers, and with everything waiting.
+    stages: Vec<Stage>,
     drain: Drain,
     /// Whether the measurements ended before the messages fell due.
     in_time: bool,
     lost: u64,
     twice: u64,
     early: u64,
+}
+
+/// What was measured with one number of waiting messages.
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+struct Stage {
+    waiting: u64,
+    before: State,
+    /// The first node was killed after that.
+    restart: Restart,
+    after: State,
+}
+
+impl Stage {
+    fn measure(site: &mut Site<'_>, waiting: u64) -> Fallible<Self> {
+        aside(&format!("measuring while {} messages wait", grouped(waiting)));
+        Ok(Self { waiting, before: site.state()?, restart: site.restart()?, after: site.state()? })
+    }
 }
 
 /// The first node at one moment, and what commands take then.
@@ -173,8 +187,12 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     if together > args.messages {
         return Err(Failure::usage("--together cannot be more than --messages"));
     }
+    let at: BTreeSet<u64> = args.at.iter().copied().collect();
+    if at.last().is_some_and(|last| *last > args.messages - together) {
+        return Err(Failure::usage("--at cannot be more than --messages without --together"));
+    }
     let stop = on_signal_or_without_reader()?;
-    let report = match measure(args, together, &stop) {
+    let report = match measure(args, together, &at, &stop) {
         Ok(report) => report,
         Err(error) if matches!(error.downcast_ref(), Some(BenchError::Interrupted)) => {
             return Ok(Code::Interrupted);
@@ -189,7 +207,7 @@ pub(crate) fn run(args: &Args, output: &mut Output) -> Result<Code, Failure> {
     Ok(if wrong { Code::Problem } else { Code::Done })
 }
 
-fn measure(args: &Args, together: u64, stop: &AtomicBool) -> Fallible<Report> {
+fn measure(args: &Args, together: u64, at: &BTreeSet<u64>, stop: &AtomicBool) -> Fallible<Report> {
     let rabbit = args.prefetch.map(|number| format!("{{dead_letter_worker_consumer_prefetch, {number}}}"));
     let options = NodeOptions {
         rabbit: rabbit.into_iter().collect(),
@@ -197,33 +215,32 @@ fn measure(args: &Args, together: u64, stop: &AtomicBool) -> Fallible<Report> {
         ..NodeOptions::default()
     };
     let load_before = std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned();
-    aside("starting, and measuring with nothing waiting");
     let (mut site, install_s) = Site::start(args.nodes, options, args.size, stop)?;
-    let restart_empty = site.restart()?;
-    let empty = site.state()?;
+    let mut stages = vec![Stage::measure(&mut site, 0)?];
 
-    aside("publishing");
     let mut random = fastrand::Rng::new();
     let far = args.messages - together;
-    let cpu = site.cpu();
-    let mut took = site.publish(far, |_| args.delays.sample(&mut random))?;
-    let rate = if far > 0 { far as f64 / took.as_secs_f64() } else { 1_000.0 };
+    let mut published = 0;
+    for &count in at {
+        aside(&format!("publishing until {} wait", grouped(count)));
+        site.publish(count - published, |_| args.delays.sample(&mut random))?;
+        published = count;
+        stages.push(Stage::measure(&mut site, count)?);
+    }
+    aside(&format!("publishing until {} wait", grouped(args.messages)));
+    site.publish(far - published, |_| args.delays.sample(&mut random))?;
+    let rate = if far > 0 { site.published_per_s() } else { 1_000.0 };
     let pause = Duration::from_secs(args.pause.seconds().into());
     let due = Instant::now() + Duration::from_secs_f64(together as f64 / (rate * SLOWER)) + pause;
     let within = MINUTE.as_secs_f64();
-    took += site.publish_together(together, |now| {
+    site.publish_together(together, |now| {
         let wait = (due + Duration::from_secs_f64(random.f64() * within)).saturating_duration_since(now);
         Delay::from_seconds(wait.as_secs_f64().ceil() as u64).unwrap_or(Delay::MAX)
     })?;
-    let publish_cpu_us = (site.cpu() - cpu) * 1e6 / args.messages as f64;
-    aside("measuring with everything waiting, and after a kill");
-    let full = site.state()?;
-    let restart_full = site.restart()?;
-    let restarted = site.state()?;
+    stages.push(Stage::measure(&mut site, args.messages)?);
     let in_time = Instant::now() < due;
     aside("waiting until messages fall due");
     let (drain, sums) = site.drain(together, due + MINUTE)?;
-    let each = |after: u64, before: u64| (after as f64 - before as f64) / args.messages as f64;
     Ok(Report {
         broker: site.version(),
         nodes: args.nodes,
@@ -235,16 +252,9 @@ fn measure(args: &Args, together: u64, stop: &AtomicBool) -> Fallible<Report> {
         delays: args.delays.to_string(),
         size: args.size,
         install_s,
-        published_per_s: args.messages as f64 / took.as_secs_f64(),
-        publish_cpu_us,
-        memory_each: each(full.memory, empty.memory),
-        disk_each: each(full.disk, empty.disk),
-        memory_each_restarted: each(restarted.memory, empty.memory),
-        empty,
-        full,
-        restarted,
-        restart_empty,
-        restart_full,
+        published_per_s: site.published_per_s(),
+        publish_cpu_us: site.publish_cpu_us(),
+        stages,
         drain,
         in_time,
         lost: sums.lost,
@@ -266,9 +276,16 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         grouped(report.together),
         report.delays
     ))?;
-    let states = [&report.empty, &report.full, &report.restarted];
+    let states: Vec<_> = report
+        .stages
+        .iter()
+        .flat_map(|stage| {
+            let waiting = grouped(stage.waiting);
+            [(format!(">{waiting} wait"), &stage.before), (">after a kill".to_owned(), &stage.after)]
+        })
+        .collect();
     let row = |what: &str, of: &dyn Fn(&State) -> String| {
-        std::iter::once(what.to_owned()).chain(states.iter().map(|state| of(state))).collect::<Vec<_>>()
+        std::iter::once(what.to_owned()).chain(states.iter().map(|(_, state)| of(state))).collect::<Vec<_>>()
     };
     let megabytes = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
     let seconds = |value: f64| format!("{value:.2} s");
@@ -284,20 +301,28 @@ fn show(report: &Report, output: &mut Output) -> Result<(), Failure> {
         row("short delays late by p50", &|it| milliseconds(it.late_ms.p50)),
         row("short delays late by p99", &|it| milliseconds(it.late_ms.p99)),
     ];
-    output.line(table(&["", ">nothing waits", ">all wait", ">after a kill"], rows))?;
-    for (what, restart) in [("nothing waits", &report.restart_empty), ("all wait", &report.restart_full)] {
+    let titles: Vec<_> = std::iter::once("").chain(states.iter().map(|(title, _)| title.as_str())).collect();
+    output.line(table(&titles, rows))?;
+    for Stage { waiting, restart, .. } in &report.stages {
         let takeover = restart.takeover_s.map_or_else(String::new, |taken| {
             format!("; without the node, every level accepts messages after {taken:.1} s")
         });
         output.line(format!(
-            "Restart while {what}: answers after {:.1} s, every level accepts messages after {:.1} s{takeover}",
-            restart.serves_s, restart.accepts_s
+            "Restart while {} wait: answers after {:.1} s, every level accepts messages after {:.1} s{takeover}",
+            grouped(*waiting),
+            restart.serves_s,
+            restart.accepts_s
         ))?;
     }
-    output.line(format!(
-        "Each message: {:.0} bytes of memory ({:.0} after the restart), {:.0} of disk",
-        report.memory_each, report.memory_each_restarted, report.disk_each
-    ))?;
+    if let [empty, .., full] = &report.stages[..] {
+        let each = |after: u64, before: u64| (after as f64 - before as f64) / report.messages as f64;
+        output.line(format!(
+            "Each message: {:.0} bytes of memory ({:.0} after the restart), {:.0} of disk",
+            each(full.before.memory, empty.after.memory),
+            each(full.after.memory, empty.after.memory),
+            each(full.before.disk, empty.after.disk)
+        ))?;
+    }
     output.line(format!(
         "Installed in {:.1} s; published {:.0}/s, {:.0} µs of broker CPU each",
         report.install_s, report.published_per_s, report.publish_cpu_us

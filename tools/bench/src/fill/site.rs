@@ -42,6 +42,9 @@ const APPS: [&str; 3] = ["far", "together", "short"];
 /// Short delays, how many messages a second, and for how long.
 const SHORT: (&str, u32, Duration) = ("uniform:1s..8s", 20, Duration::from_secs(10));
 
+/// The time between looks while messages fall due: more often, they would slow these down.
+const LOOKS: Duration = Duration::from_secs(10);
+
 /// How long a message may wait for its confirm: a level has no leader for a while after a restart.
 const PATIENCE: &str = "30m";
 
@@ -63,6 +66,8 @@ pub(super) struct Site<'a> {
     /// Makes the messages of each application.
     sources: [Source; 3],
     stop: &'a AtomicBool,
+    /// How many messages were published to wait, in which time, and the CPU seconds of the first node for it.
+    published: (u64, Duration, f64),
 }
 
 impl<'a> Site<'a> {
@@ -90,7 +95,10 @@ impl<'a> Site<'a> {
             node.write_down_queues()?;
         }
         let sources = sources.try_into().expect("one for each application");
-        Ok((Self { cluster, settings, topology, sources, stop }, install_s))
+        Ok((
+            Self { cluster, settings, topology, sources, stop, published: (0, Duration::ZERO, 0.0) },
+            install_s,
+        ))
     }
 
     /// The broker's version.
@@ -99,14 +107,18 @@ impl<'a> Site<'a> {
         session.ok().and_then(|session| session.server_version()).unwrap_or_default()
     }
 
-    /// CPU seconds of the first node.
-    pub(super) fn cpu(&self) -> f64 {
-        self.cluster.nodes()[0].cpu_seconds().unwrap_or(0.0)
+    /// How many messages a second were published to wait.
+    pub(super) fn published_per_s(&self) -> f64 {
+        rate(self.published.0, self.published.1)
     }
 
-    /// Publishes messages that wait long, with the delay that `delay` chooses at each moment. Returns how long it
-    /// took.
-    pub(super) fn publish(&mut self, count: u64, delay: impl FnMut(Instant) -> Delay) -> Fallible<Duration> {
+    /// CPU time of the first node for each of them, in µs.
+    pub(super) fn publish_cpu_us(&self) -> f64 {
+        self.published.2 * 1e6 / self.published.0.max(1) as f64
+    }
+
+    /// Publishes messages that wait long, with the delay that `delay` chooses at each moment.
+    pub(super) fn publish(&mut self, count: u64, delay: impl FnMut(Instant) -> Delay) -> Fallible<()> {
         self.publish_as(0, count, delay)
     }
 
@@ -115,20 +127,20 @@ impl<'a> Site<'a> {
         &mut self,
         count: u64,
         delay: impl FnMut(Instant) -> Delay,
-    ) -> Fallible<Duration> {
+    ) -> Fallible<()> {
         self.publish_as(1, count, delay)
     }
 
-    fn publish_as(
-        &mut self,
-        of: usize,
-        count: u64,
-        mut delay: impl FnMut(Instant) -> Delay,
-    ) -> Fallible<Duration> {
+    fn publish_as(&mut self, of: usize, count: u64, mut delay: impl FnMut(Instant) -> Delay) -> Fallible<()> {
         let router = self.settings.router().connect()?;
         let source = &mut self.sources[of];
+        let cpu = || self.cluster.nodes()[0].cpu_seconds().unwrap_or(0.0);
+        let before = cpu();
         let make = || source.delayed(delay(Instant::now()));
-        Ok(publish(&router, (count, Duration::MAX), make, self.stop, |_| ())?.1)
+        let took = publish(&router, (count, Duration::MAX), make, self.stop, |_| ())?.1;
+        let used = cpu() - before;
+        self.published = (self.published.0 + count, self.published.1 + took, self.published.2 + used);
+        Ok(())
     }
 
     /// Kills the first node and starts it again.
@@ -209,12 +221,18 @@ impl<'a> Site<'a> {
             let looking = scope.spawn(|| {
                 wait_for_begin();
                 let mut seen: Option<Looks> = None;
+                let mut next = Instant::now();
                 while !ended.load(Ordering::Relaxed) {
+                    if Instant::now() < next {
+                        thread::sleep(Duration::from_millis(100));
+                        continue;
+                    }
                     let more = looks(settings, topology)?;
                     match &mut seen {
                         Some(seen) => seen.add(more),
                         seen => *seen = Some(more),
                     }
+                    next = Instant::now() + LOOKS;
                 }
                 Ok(seen)
             });
