@@ -102,7 +102,7 @@ pub(crate) struct Report {
     early: u64,
 }
 
-/// What was measured with one number of waiting messages.
+/// The figures at one number of waiting messages.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 struct Stage {
     waiting: u64,
@@ -114,7 +114,7 @@ struct Stage {
 
 impl Stage {
     fn measure(site: &mut Site<'_>, waiting: u64) -> Fallible<Self> {
-        aside(&format!("measuring while {} messages wait", grouped(waiting)));
+        aside(format!("measuring while {} messages wait", grouped(waiting)));
         Ok(Self { waiting, before: site.state()?, restart: site.restart()?, after: site.state()? })
     }
 }
@@ -222,12 +222,12 @@ fn measure(args: &Args, together: u64, at: &BTreeSet<u64>, stop: &AtomicBool) ->
     let far = args.messages - together;
     let mut published = 0;
     for &count in at {
-        aside(&format!("publishing until {} wait", grouped(count)));
+        aside(format!("publishing until {} wait", grouped(count)));
         site.publish(count - published, |_| args.delays.sample(&mut random))?;
         published = count;
         stages.push(Stage::measure(&mut site, count)?);
     }
-    aside(&format!("publishing until {} wait", grouped(args.messages)));
+    aside(format!("publishing until {} wait", grouped(args.messages)));
     site.publish(far - published, |_| args.delays.sample(&mut random))?;
     let rate = if far > 0 { site.published_per_s() } else { 1_000.0 };
     let pause = Duration::from_secs(args.pause.seconds().into());

@@ -14,7 +14,7 @@ use delayline_admin::{self as admin, DoctorOptions};
 use delayline_amqp::Session;
 use delayline_client::Router;
 use delayline_core::{
-    Message,
+    Message, backoff,
     codec::{AppKey, Delay, Level},
     topology::{Topology, Unit},
 };
@@ -221,18 +221,14 @@ impl<'a> Site<'a> {
             let looking = scope.spawn(|| {
                 wait_for_begin();
                 let mut seen: Option<Looks> = None;
-                let mut next = Instant::now();
-                while !ended.load(Ordering::Relaxed) {
-                    if Instant::now() < next {
-                        thread::sleep(Duration::from_millis(100));
-                        continue;
-                    }
+                let mut pause = Duration::ZERO;
+                while backoff::wait(&ended, pause) {
                     let more = looks(settings, topology)?;
                     match &mut seen {
                         Some(seen) => seen.add(more),
                         seen => *seen = Some(more),
                     }
-                    next = Instant::now() + LOOKS;
+                    pause = LOOKS;
                 }
                 Ok(seen)
             });

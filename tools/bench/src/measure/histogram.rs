@@ -29,7 +29,7 @@ pub struct Late {
     pub max: f64,
 }
 
-/// The longest lateness that is told from a longer one: a day.
+/// A longer lateness counts as this one: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// Lateness in µs, from 1 µs to [`LONGEST`], to three digits.
