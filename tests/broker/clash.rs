@@ -4,17 +4,12 @@ use delayline_admin::{self as admin, AppQueue, AppSpec, Delivery, FindingCode};
 use delayline_amqp::Session;
 use delayline_core::topology::Queue;
 use delayline_settings::Settings;
-use serde_json::json;
 
-use crate::common::{NO_SIGNAL, app, http, install, shared_node, topology};
+use crate::common::{NO_SIGNAL, app, install, named_vhost, shared_node, topology};
 
 /// A new vhost of the shared node.
 fn in_vhost(name: &str) -> Settings {
-    let node = shared_node();
-    http(&node, "PUT", &format!("vhosts/{name}"), &json!({}));
-    let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
-    http(&node, "PUT", &format!("permissions/{name}/guest"), &all);
-    node.settings().set("url", format!("{}/{name}", node.url())).build().unwrap()
+    named_vhost(&shared_node(), name).build().unwrap()
 }
 
 fn declare(settings: &Settings, queue: &str) {

@@ -14,7 +14,9 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use crate::common::Counting;
-use crate::common::{Inbox, PATIENCE, app, eventually_seen, http, install, installed, shared_node, topology};
+use crate::common::{
+    Inbox, PATIENCE, app, eventually_seen, http, install, installed, named_vhost, shared_node, topology,
+};
 
 /// Messages for a queue that refuses them.
 const MANY: usize = 5;
@@ -27,9 +29,7 @@ fn node() -> PrivateNode {
 
 /// A vhost of the node with a set.
 fn vhost(node: &PrivateNode, name: &str) -> (Settings, Topology) {
-    http(node, "PUT", &format!("vhosts/{name}"), &json!({}));
-    let settings = node.settings().set("url", format!("{}/{name}", node.url())).set("unit_ms", "100");
-    let settings = settings.build().unwrap();
+    let settings = named_vhost(node, name).set("unit_ms", "100").build().unwrap();
     install(&settings);
     let topology = topology(&settings);
     (settings, topology)

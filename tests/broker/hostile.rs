@@ -193,8 +193,7 @@ fn harm(settings: &Settings, session: &mut Session) -> Vec<String> {
 fn attempts_of_a_tenant_are_refused_or_harmless_or_documented_limits() {
     // This test needs its own node, because the attempts can end all delays of a node.
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    common::http(&node, "PUT", "vhosts/shared", &json!({}));
-    let settings = node.settings().set("url", format!("{}/shared", node.url())).build().unwrap();
+    let settings = common::named_vhost(&node, "shared").build().unwrap();
     common::install(&settings);
     register(&settings, "billing", Some("1h"));
     register(&settings, "orders", None);

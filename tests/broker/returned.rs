@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::common::Counting;
 use crate::common::{
-    PATIENCE, all_headers, eventually, http, not_tested::not_tested, raw, shared_node, vhost,
+    PATIENCE, all_headers, eventually, http, named_vhost, not_tested::not_tested, raw, shared_node, vhost,
 };
 
 fn queue(name: &str) -> Queue {
@@ -142,8 +142,7 @@ fn headers_that_the_broker_adds_do_no_harm() {
     let names: Vec<_> = returned.headers.keys().map(String::as_str).collect();
     assert_eq!(names, ["timestamp_in_ms", "x-routed-by"], "the headers that the broker adds");
     assert!(returned.properties.timestamp.is_some());
-    http(&node, "PUT", "vhosts/own", &json!({}));
-    by_header(&node, &node.settings().set("url", format!("{}/own", node.url())).build().unwrap());
+    by_header(&node, &named_vhost(&node, "own").build().unwrap());
 }
 
 /// Publishes to an exchange that leads to no queue, and waits for the returned message.

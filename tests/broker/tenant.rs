@@ -80,9 +80,7 @@ const RUNNING: &str = "whereis(rabbit_fifo_dlx_sup) =/= undefined.";
 #[test]
 fn a_forged_header_ends_all_delays_of_an_old_broker_until_it_is_mended() {
     let mut node = PrivateNode::start(NodeOptions::default()).unwrap();
-    common::http(&node, "PUT", "vhosts/shared", &json!({}));
-    let settings = node.settings().set("url", format!("{}/shared", node.url())).set("unit_ms", "100");
-    let settings = settings.build().unwrap();
+    let settings = common::named_vhost(&node, "shared").set("unit_ms", "100").build().unwrap();
     common::install(&settings);
     let (mut billing, mut orders) = (Inbox::open(&settings, "billing"), Inbox::open(&settings, "orders"));
     workers_that_gave_up_start_again_and_lose_nothing(&node, &settings, &orders);

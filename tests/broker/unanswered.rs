@@ -22,8 +22,8 @@ use serde_json::json;
 
 use crate::{
     common::{
-        Counting, NO_SIGNAL, app, caught, eventually, eventually_seen, http, install, mortal_node, new_set,
-        raw, restart_queue, shared_node, status, stop_queue, suspended, topology, url,
+        Counting, NO_SIGNAL, app, caught, eventually, eventually_seen, http, install, mortal_node,
+        named_vhost, new_set, raw, restart_queue, shared_node, status, stop_queue, suspended, topology, url,
     },
     json, on,
 };
@@ -85,9 +85,7 @@ fn listen_keeps_its_queue_if_it_cannot_be_counted() {
 #[test]
 fn an_application_is_not_removed_if_its_queue_cannot_be_counted() {
     let node = mortal_node();
-    http(&node, "PUT", "vhosts/kept", &json!({}));
-    let settings = node.settings().set("url", format!("{}/kept", node.url())).set("unit_ms", "1000");
-    let settings = settings.build().unwrap();
+    let settings = named_vhost(&node, "kept").set("unit_ms", "1000").build().unwrap();
     install(&settings);
     add(&settings, Delivery::Direct(AppQueue::new("billing")), None);
     send(&settings, 0, 7);

@@ -41,7 +41,7 @@ use serde_json::{Value as Json, json};
 pub use counting::{Counting, Counts, restart_queue, stop_queue, suspended};
 pub use sets::{installed, new_set};
 pub use shared::{disturbed_node, mortal_node, revive, shared_node};
-pub use vhosts::vhost_on;
+pub use vhosts::{named_vhost, vhost_on};
 
 /// A new vhost on the shared node, as layers of settings to add to.
 pub fn vhost() -> Layers {

@@ -17,7 +17,7 @@ use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
 
 use super::Counting;
-use super::{http, install, shared_node, topology, vhost_on};
+use super::{http, install, shared_node, topology, vhost_on, vhosts::permit_guest};
 
 /// The parts of a vhost, by their names in its definitions.
 const KINDS: [&str; 5] = ["queues", "exchanges", "bindings", "policies", "parameters"];
@@ -160,8 +160,7 @@ fn take_rights(node: &PrivateNode, vhost: &str) {
             }
         }
     }
-    let all = json!({ "configure": ".*", "write": ".*", "read": ".*" });
-    http(node, "PUT", &format!("permissions/{vhost}/guest"), &all);
+    permit_guest(node, vhost);
     for user in list("users", "name").into_iter().filter(|user| user.ends_with(&format!("-of-{vhost}"))) {
         http(node, "DELETE", &format!("users/{}", delayline_core::percent::encode(&user)), &Json::Null);
     }

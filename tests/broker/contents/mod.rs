@@ -76,9 +76,7 @@ impl Bench {
             ..NodeOptions::default()
         };
         let node = PrivateNode::start(options).unwrap();
-        common::http(&node, "PUT", "vhosts/matter", &json!({}));
-        let settings = node.settings().set("url", format!("{}/matter", node.url())).set("unit_ms", "100");
-        let settings = settings.build().unwrap();
+        let settings = common::named_vhost(&node, "matter").set("unit_ms", "100").build().unwrap();
         common::install(&settings);
         let mut session = Session::open(&settings.broker).unwrap();
         let unroutable = session.consume("delay.unroutable", 1_000).unwrap();

@@ -30,9 +30,7 @@ use crate::{
 
 fn start() -> (PrivateNode, Settings) {
     let node = PrivateNode::start(NodeOptions::default()).unwrap();
-    common::http(&node, "PUT", "vhosts/shared", &json!({}));
-    let settings = node.settings().set("url", format!("{}/shared", node.url())).set("unit_ms", "100");
-    let settings = settings.build().unwrap();
+    let settings = common::named_vhost(&node, "shared").set("unit_ms", "100").build().unwrap();
     common::install(&settings);
     (node, settings)
 }
