@@ -314,8 +314,8 @@ mod tests {
             assert_eq!(rest(1, ms(took), rate, OLD), ms(expected), "{took} {rate:?}");
             assert_eq!(rest(2, ms(took), rate, OLD), ms(2 * expected), "{took} {rate:?}");
         }
-        let rests = [100, 2_000, 20_000].map(|took| rest(1, ms(took), (ms(60_000), 100), ms(180_000)));
-        assert_eq!(rests, [ms(60_000), ms(180_000), ms(200_000)]);
+        let rests = [100, 2_000, 100_000].map(|took| rest(1, ms(took), (ms(60_000), 300), ms(600_000)));
+        assert_eq!(rests, [ms(60_000), ms(600_000), ms(1_000_000)]);
         let names = Topology::new(TopologySettings::default()).names().clone();
         let queue =
             |name: &str, consumers| QueueInfo { name: name.into(), consumers, ..QueueInfo::default() };

@@ -13,14 +13,14 @@ use delayline_core::{backoff::wait, supervise, topology::Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
-/// How often the doctor runs: if that takes long, only for a hundredth of the time.
-const EVERY: (Duration, u32) = (Duration::from_secs(120), 100);
+/// How often the doctor runs: if that takes long, for one of so many seconds.
+const EVERY: (Duration, u32) = (Duration::from_secs(120), 300);
 
 /// How old its findings may become for that reason.
-const MOST: Duration = Duration::from_secs(180);
+const MOST: Duration = Duration::from_secs(600);
 
-/// How old the answers of the broker may be: the comparison of the set asks every minute.
-const AGE: Duration = Duration::from_secs(60);
+/// How old the answers of the broker may be: the comparison of the set asks as well, at least this often.
+const AGE: Duration = MOST;
 
 /// How soon it runs again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);

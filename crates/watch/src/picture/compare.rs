@@ -17,11 +17,11 @@ use super::{BrokerView, SetView};
 /// How often the set is compared with its definition, and how often until it matches: an operator
 /// may be fixing it, or the broker may soon know more.
 /// If it takes long, it is done less often: then it takes at most one of so many seconds.
-const EVERY: (Duration, u32) = (Duration::from_secs(60), 100);
+const EVERY: (Duration, u32) = (Duration::from_secs(60), 300);
 const AGAIN: (Duration, u32) = (Duration::from_secs(5), 10);
 
 /// How old a comparison may become for that reason.
-const MOST: Duration = Duration::from_secs(180);
+const MOST: Duration = Duration::from_secs(600);
 
 /// How old the answers of the broker may be.
 const AGE: Duration = Duration::from_secs(1);
@@ -143,6 +143,6 @@ mod tests {
         broker.since = Some(Timestamp::now());
         assert!(turn.is_due(&broker, at(66)));
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)), &survey);
-        assert_eq!([249, 250].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
+        assert_eq!([669, 670].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
     }
 }
