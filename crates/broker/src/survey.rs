@@ -120,6 +120,8 @@ struct State {
     next: Instant,
     /// Whether a reading is in progress.
     reading: bool,
+    /// The set is read again if it was read before this.
+    renewed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -143,7 +145,13 @@ impl Survey {
             vhost: settings.broker.vhost.clone(),
             names: names.join("|"),
             topology,
-            state: Mutex::new(State { api: None, last: None, next: Instant::now(), reading: false }),
+            state: Mutex::new(State {
+                api: None,
+                last: None,
+                next: Instant::now(),
+                reading: false,
+                renewed: None,
+            }),
             seen: Mutex::new(None),
             kept: AtomicBool::new(false),
             daemons: AtomicU32::new(1),
@@ -187,9 +195,11 @@ impl Survey {
         }
     }
 
-    /// Makes the next reading due at once.
+    /// Makes the next reading due at once; what was read of the set before is too old.
     pub fn renew(&self) {
-        self.lock().next = Instant::now();
+        let mut state = self.lock();
+        state.next = Instant::now();
+        state.renewed = Some(state.next);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -269,7 +279,9 @@ impl Survey {
     /// Why the management API gave no answer.
     pub fn set(&self, age: Duration) -> Result<Arc<SeenSet>, ManagementError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = seen.as_ref().filter(|last| last.at.elapsed() <= age.max(last.took * MOST)) {
+        let renewed = self.lock().renewed;
+        let is_new = |last: &Seen| last.at.elapsed() <= age.max(last.took * MOST) && Some(last.at) >= renewed;
+        if let Some(last) = seen.as_ref().filter(|last| is_new(last)) {
             return Ok(Arc::clone(&last.set));
         }
         *seen = None;

@@ -13,7 +13,7 @@ use delayline_core::{backoff::wait, supervise, topology::Topology};
 use delayline_settings::Settings;
 use delayline_watch::picture::Checkup;
 
-/// How often the doctor runs: if that takes long, for one of so many seconds.
+/// How often the doctor runs, and the limit of its share of time: with 300, a 300th.
 const EVERY: (Duration, u32) = (Duration::from_secs(120), 300);
 
 /// How old its findings may become for that reason.

@@ -13,9 +13,13 @@ use delayline_core::{Message, topology::RecallSettings};
 use super::*;
 use crate::common::Counting;
 
+/// How many messages may be on their way. Without a limit, a broker that is slower than the publisher would
+/// fall further and further behind, and tests beside it with it.
+const UNDERWAY: u64 = 300;
+
 /// Publishes messages with short delays until it is stopped, every second one with an id. Returns their
 /// number; the broker has confirmed each.
-fn publish_until(settings: &Settings, stop: &AtomicBool) -> u64 {
+fn publish_until(settings: &Settings, stop: &AtomicBool, arrived: &AtomicU64) -> u64 {
     let router = settings.router().connect().unwrap();
     let mut pipeline = router.pipeline();
     let mut sent = 0;
@@ -29,8 +33,10 @@ fn publish_until(settings: &Settings, stop: &AtomicBool) -> u64 {
         let outcome = pipeline.push((), message);
         assert!(outcome.is_none_or(|outcome| outcome.result.is_ok()));
         sent += 1;
-        // A steady flow, and no flood.
-        thread::sleep(Duration::from_millis(3));
+        thread::sleep(Duration::from_millis(10));
+        while sent >= arrived.load(Ordering::Relaxed) + UNDERWAY && !stop.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(50));
+        }
     }
     assert!(pipeline.all(|outcome| outcome.result.is_ok()));
     sent
@@ -81,7 +87,7 @@ fn an_application_is_moved_and_paused_while_its_messages_flow() {
     let seen = || arrived.load(Ordering::Relaxed);
     thread::scope(|scope| {
         let _stop = Stop([&published, &consumed]);
-        let publisher = scope.spawn(|| publish_until(&settings, &published));
+        let publisher = scope.spawn(|| publish_until(&settings, &published, &arrived));
         let consumer = scope.spawn(|| consume_until(&settings, &consumed, &arrived));
         let flows = |what: &str| {
             let before = seen();

@@ -21,7 +21,7 @@ use delayline_core::{
 };
 use scripted::{Scripted, builder};
 
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
 
 fn message(body: &str) -> Message {
@@ -222,10 +222,18 @@ fn keeps_trying_until_the_deadline_without_a_connection() {
 
 #[test]
 fn no_answer_ends_at_the_deadline_in_doubt() {
-    let router = Scripted::new(|_, _, _| vec![]).router(SHORT, 10);
-    let error = router.publish(message("a")).unwrap_err();
-    assert_eq!(error.cause(), &Cause::Unconfirmed { waited: SHORT });
-    assert!(error.maybe_delivered());
+    let broker = Scripted::new(|_, _, _| vec![]);
+    let router = broker.router(SHORT, 10);
+    let error = loop {
+        let error = router.publish(message("a")).unwrap_err();
+        assert_eq!(error.cause(), &Cause::Unconfirmed { waited: SHORT });
+        // On a busy machine, the time can be over before it is written.
+        let written = !broker.bodies().is_empty();
+        assert_eq!(error.maybe_delivered(), written);
+        if written {
+            break error;
+        }
+    };
     assert!(error.to_string().contains("may still arrive"));
 }
 

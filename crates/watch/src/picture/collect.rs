@@ -86,6 +86,8 @@ pub struct Collector {
     /// The parts that its last answer left out, and why.
     api_silence: Option<String>,
     comparison: Comparison,
+    /// How many queues of the set are there.
+    queues: usize,
     /// Whether the set was ever there.
     installed: bool,
     /// The last answer of the management API: messages published to the entry exchange, and into
@@ -115,6 +117,7 @@ impl Collector {
             api_problem: None,
             api_silence: None,
             comparison: Comparison::default(),
+            queues: 0,
             installed: false,
             entered: None,
             published: None,
@@ -247,14 +250,23 @@ impl Collector {
         let reachable = problem.is_none();
         if broker.since.is_none() || broker.reachable != reachable {
             broker.since = Some(self.last.at);
-            // Anything may have happened meanwhile: everything is looked at again.
-            self.survey.renew();
+            self.note_change();
         }
-        (broker.reachable, broker.problem) = (reachable, problem);
+        (self.last.broker.reachable, self.last.broker.problem) = (reachable, problem);
+    }
+
+    /// Makes sure that everything is looked at again.
+    fn note_change(&mut self) {
+        self.last.broker.changed = Some(self.last.at);
+        self.survey.renew();
     }
 
     /// Enters the counts, and asks the management API for the rest.
     fn note_depths(&mut self, ready: BTreeMap<String, Ready>) {
+        if ready.len() != self.queues {
+            self.queues = ready.len();
+            self.note_change();
+        }
         let names = self.topology.names();
         let of = |name: &str| ready.get(name)?.known();
         self.last.counted = Some(self.last.at);

@@ -16,7 +16,7 @@ use super::{BrokerView, SetView};
 
 /// How often the set is compared with its definition, and how often until it matches: an operator
 /// may be fixing it, or the broker may soon know more.
-/// If it takes long, it is done less often: then it takes at most one of so many seconds.
+/// The numbers limit its share of time: with 300, to a 300th.
 const EVERY: (Duration, u32) = (Duration::from_secs(60), 300);
 const AGAIN: (Duration, u32) = (Duration::from_secs(5), 10);
 
@@ -65,16 +65,15 @@ impl Comparison {
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     next: Option<Instant>,
-    /// Since when the broker answered then.
-    since: Option<Timestamp>,
+    /// The last change before it.
+    changed: Option<Timestamp>,
 }
 
 impl Turn {
     /// Whether it is time, with a broker that answers.
     pub(super) fn is_due(&mut self, broker: &BrokerView, now: Instant) -> bool {
-        // Anything may have happened while it did not answer.
-        if broker.since != self.since {
-            (self.since, self.next) = (broker.since, None);
+        if broker.changed != self.changed {
+            (self.changed, self.next) = (broker.changed, None);
         }
         broker.reachable && self.next.is_none_or(|next| now >= next)
     }
@@ -121,11 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn soon_again_until_it_is_well_and_at_once_when_the_broker_is_back() {
+    fn soon_again_until_it_is_well_and_at_once_after_a_change() {
         let (mut turn, start) = (Turn::default(), Instant::now());
         let survey = Survey::new(&Settings::from_url("amqp://localhost").unwrap());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut broker = BrokerView { since: Some(Timestamp::UNIX_EPOCH), ..BrokerView::default() };
+        let mut broker = BrokerView { changed: Some(Timestamp::UNIX_EPOCH), ..BrokerView::default() };
         assert!(!turn.is_due(&broker, at(0)), "no answer");
         broker.reachable = true;
         assert!(turn.is_due(&broker, at(0)));
@@ -140,7 +139,7 @@ mod tests {
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(5), at(5)), &survey);
         assert_eq!([64, 65].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(65), at(65)), &survey);
-        broker.since = Some(Timestamp::now());
+        broker.changed = Some(Timestamp::now());
         assert!(turn.is_due(&broker, at(66)));
         turn.made(&SetView { ok: Some(true), ..SetView::default() }, (at(66), at(70)), &survey);
         assert_eq!([669, 670].map(|seconds| turn.is_due(&broker, at(seconds))), [false, true]);

@@ -95,6 +95,9 @@ pub struct BrokerView {
     pub reachable: bool,
     /// When it began to answer, or stopped answering.
     pub since: Option<Timestamp>,
+    /// When that changed, or when a queue of the set came or went: anything may have happened then.
+    #[serde(skip)]
+    pub changed: Option<Timestamp>,
     /// Why it does not answer.
     pub problem: Option<String>,
     /// Nodes that are short of memory or disk space, so that the whole cluster accepts no messages; `None` if
