@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use delayline_admin::{Kept, Selection, Severity};
+use delayline_admin::{self as admin, Kept, Selection, Severity};
 use delayline_amqp::{Next, Session};
 use delayline_broker::ManagementApi;
 use delayline_client::Router;
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::common::Counting;
 use crate::common::{
-    Inbox, PATIENCE, app, eventually, eventually_seen, new_set,
+    Inbox, NO_SIGNAL, PATIENCE, app, eventually, eventually_seen, new_set,
     raw::{message, publish},
     topology, vhost,
 };
@@ -80,6 +80,19 @@ fn rates_and_estimates_follow_from_the_counts_of_the_broker() {
     for rate in [seen.entry_per_s, seen.dispatch_per_s] {
         assert!(rate.is_some_and(|rate| (0.0..=10.4).contains(&rate)), "{seen:?}");
     }
+}
+
+#[test]
+fn a_set_that_goes_is_missed_at_once() {
+    let settings = new_set(1_000);
+    let mut collector = Collector::new(settings.clone(), Sources::default());
+    let compared = || collector.look().verified.clone();
+    let well =
+        eventually_seen("the set matches", compared, |seen| seen.ok == Some(true) && !seen.unchecked_for_now);
+    assert_eq!(well.installed, Some(true));
+    admin::uninstall(&settings, &topology(&settings), true, &NO_SIGNAL).unwrap().unwrap();
+    // The next comparison would be due in a minute.
+    assert_eq!(collector.look().verified.installed, Some(false));
 }
 
 #[test]

@@ -338,7 +338,8 @@ fn without_a_set_only_layouts_are_watched() {
 
     // A set that existed before is reported as missing.
     on(&settings).args(["uninstall", "--yes", "--force"]).assert().success();
-    eventually("the missing set is reported", || daemon.metric("delayline_set_verified") == Some(0.0));
+    let seen = || (daemon.metric("delayline_set_verified"), picture()["verified"].clone());
+    eventually_seen("the missing set is reported", seen, |(verified, _)| *verified == Some(0.0));
     eventually("the daemon is not ready", || daemon.get("/readyz").status == 503);
 }
 

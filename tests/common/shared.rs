@@ -2,9 +2,11 @@
 
 use std::{
     cell::RefCell,
+    fs,
     ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use delayline_node::{NodeOptions, PrivateNode};
@@ -39,8 +41,28 @@ pub fn on_node(node: &Arc<PrivateNode>) {
     MINE.set(Some(Arc::clone(node)));
 }
 
+/// How many threads each processor may have to run, over the last minute, when another test begins.
+const LOAD: f64 = 6.0;
+
+/// How long a test waits for that.
+const HELD: Duration = Duration::from_secs(60);
+
+/// Holds a test back while the machine is overloaded. Many tests run at once, because most of them wait for a
+/// broker. On a slow machine, all would get too little at the same time, and brokers would give up on their
+/// own queues.
+fn wait_for_room() {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let load = || fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse::<f64>().ok();
+    let full = || load().is_some_and(|load| load > LOAD * processors as f64);
+    let until = Instant::now() + HELD;
+    while full() && Instant::now() < until {
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
 fn given() -> Arc<PrivateNode> {
     assert!(thread::current().name().is_some(), "this is not the test's own thread");
+    wait_for_room();
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let (node, tests) = match current.take() {
         Some((node, tests)) if tests < TESTS => (node, tests),

@@ -19,7 +19,7 @@ use delayline_core::topology::Topology;
 use delayline_schedules::ScheduleStats;
 use delayline_settings::Settings;
 
-use super::{AppRetries, CanaryView, Checkup, LayoutView, Level, Picture, Rates, SetView, Verdict, forecast};
+use super::{CanaryView, Checkup, LayoutView, Level, Picture, Rates, SetView, Verdict, forecast};
 use super::{
     compare::Comparison,
     flow::{Counts, Flow},
@@ -28,6 +28,7 @@ use super::{
     nothing::nothing,
     peeking::Peeking,
     ready::Ready,
+    services,
 };
 
 /// How long the management API may take for an answer that the picture waits for.
@@ -263,8 +264,9 @@ impl Collector {
 
     /// Enters the counts, and asks the management API for the rest.
     fn note_depths(&mut self, ready: BTreeMap<String, Ready>) {
-        if ready.len() != self.queues {
-            self.queues = ready.len();
+        let queues = ready.values().filter(|ready| **ready != Ready::Missing).count();
+        if queues != self.queues {
+            self.queues = queues;
             self.note_change();
         }
         let names = self.topology.names();
@@ -380,25 +382,10 @@ impl Collector {
         let layouts = self.sources.layouts.lock().unwrap_or_else(PoisonError::into_inner);
         self.last.layouts.clone_from(&layouts);
         drop(layouts);
-        self.last.schedules =
-            self.sources.schedules.as_deref().map(|it| super::services::schedules(it.counts()));
+        self.last.schedules = self.sources.schedules.as_deref().map(|it| services::schedules(it.counts()));
         let Some(retries) = self.sources.retries.as_deref() else { return };
         let counts = retries.by_app();
-        let before = self.retried.before(now);
-        let mut apps: Vec<_> = counts
-            .iter()
-            .map(|(app, count)| {
-                let then = before.and_then(|then| then.get(app)).copied().unwrap_or(0);
-                AppRetries {
-                    app: app.clone(),
-                    retries: count.retries,
-                    last_minute: count.retries.saturating_sub(then),
-                    parked: count.parked.values().sum(),
-                }
-            })
-            .collect();
-        apps.sort_by_key(|app| std::cmp::Reverse((app.last_minute, app.retries, app.parked)));
-        self.last.retries = Some(apps);
+        self.last.retries = Some(services::retries(&counts, self.retried.before(now)));
         self.retried.note(now, || counts.into_iter().map(|(app, count)| (app, count.retries)).collect());
     }
 }

@@ -1,17 +1,37 @@
-//! Gateways, recalls and schedules, from their queues and the counts of this process.
+//! Retries, gateways, recalls and schedules, from their queues and the counts of this process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use delayline_admin::RecallCounts;
 use delayline_broker::QueueInfo;
+use delayline_client::retry::AppStats;
 use delayline_core::{codec::AppKey, topology::Names};
 use delayline_schedules::{ScheduleCounts, ScheduleLine, State};
 use delayline_settings::Settings;
 
-use super::{GatewayView, RecallView, ScheduleView, SchedulesView};
+use super::{AppRetries, GatewayView, RecallView, ScheduleView, SchedulesView};
 
 /// How many schedules are shown.
 const SHOWN: usize = 12;
+
+/// The retries of each application, the most of the last minute first; `before` has those until a minute ago.
+pub(super) fn retries(
+    counts: &BTreeMap<String, AppStats>,
+    before: Option<&BTreeMap<String, u64>>,
+) -> Vec<AppRetries> {
+    let view = |(app, count): (&String, &AppStats)| {
+        let then = before.and_then(|then| then.get(app)).copied().unwrap_or(0);
+        AppRetries {
+            app: app.clone(),
+            retries: count.retries,
+            last_minute: count.retries.saturating_sub(then),
+            parked: count.parked.values().sum(),
+        }
+    };
+    let mut apps: Vec<_> = counts.iter().map(view).collect();
+    apps.sort_by_key(|app| std::cmp::Reverse((app.last_minute, app.retries, app.parked)));
+    apps
+}
 
 /// The schedules that are due next. Paused and ended ones come last.
 pub(super) fn schedules(counts: ScheduleCounts) -> SchedulesView {
