@@ -195,7 +195,7 @@ impl Survey {
         }
     }
 
-    /// Makes the next reading due at once; what was read of the set before is too old.
+    /// Makes the next reading due at once. An earlier answer about the set is not used again.
     pub fn renew(&self) {
         let mut state = self.lock();
         state.next = Instant::now();
@@ -267,7 +267,7 @@ impl Survey {
 
     /// How long to wait after work for which the broker is asked: at least a time, and so many times as long as it
     /// took. The second counts only up to `most`, or ten times as long as it took: one slow look, as on a busy machine,
-    /// must not blind a daemon for an hour. Each of two daemons waits twice as long, so that together they ask no more.
+    /// must not blind a daemon for an hour. Two daemons each wait twice as long: together, they ask as often as one.
     pub fn rest(&self, took: Duration, rate: (Duration, u32), most: Duration) -> Duration {
         rest(self.daemons.load(Ordering::Relaxed), took, rate, most)
     }

@@ -87,8 +87,8 @@ pub struct Collector {
     /// The parts that its last answer left out, and why.
     api_silence: Option<String>,
     comparison: Comparison,
-    /// How many queues of the set are there.
-    queues: usize,
+    /// How many queues of the set are missing.
+    missing: usize,
     /// Whether the set was ever there.
     installed: bool,
     /// The last answer of the management API: messages published to the entry exchange, and into
@@ -118,7 +118,7 @@ impl Collector {
             api_problem: None,
             api_silence: None,
             comparison: Comparison::default(),
-            queues: 0,
+            missing: 0,
             installed: false,
             entered: None,
             published: None,
@@ -264,9 +264,10 @@ impl Collector {
 
     /// Enters the counts, and asks the management API for the rest.
     fn note_depths(&mut self, ready: BTreeMap<String, Ready>) {
-        let queues = ready.values().filter(|ready| **ready != Ready::Missing).count();
-        if queues != self.queues {
-            self.queues = queues;
+        // A queue that does not answer may come and go with every look.
+        let missing = ready.values().filter(|ready| **ready == Ready::Missing).count();
+        if missing != self.missing {
+            self.missing = missing;
             self.note_change();
         }
         let names = self.topology.names();
