@@ -28,8 +28,8 @@ use crate::{
 };
 
 /// How often counts are read if that takes the broker little time: it renews them every 5 s. The number limits the
-/// share of time: with 100, reading takes a hundredth, unless counts would be older than [`OLD`].
-const EVERY: (Duration, u32) = (Duration::from_secs(5), 100);
+/// share of time: with 300, reading takes a 300th, unless counts would be older than [`MOST_OLD`].
+const EVERY: (Duration, u32) = (Duration::from_secs(5), 300);
 
 /// The same while due messages are on their way, which may be stuck.
 const SOON: (Duration, u32) = (Duration::from_secs(2), 20);
@@ -42,6 +42,9 @@ const MOST: u32 = 10;
 
 /// Counts older than this say little about the present.
 pub const OLD: Duration = Duration::from_secs(60);
+
+/// How old counts may become to spare the broker. Reading them takes time as well.
+const MOST_OLD: Duration = Duration::from_secs(45);
 
 /// Several daemons share the reading, up to so many: with more, each would know too little.
 const SHARERS: u32 = 3;
@@ -235,7 +238,7 @@ impl Survey {
             // It may have waited in vain, which is no work.
             Err(_) => None,
         };
-        let pause = rate.map_or(AGAIN, |rate| self.rest(took, rate, OLD));
+        let pause = rate.map_or(AGAIN, |rate| self.rest(took, rate, MOST_OLD));
         let mut state = self.lock();
         // After a failure, a new client: its certificate may have been renewed.
         state.api = api.filter(|_| counts.is_ok());
@@ -319,12 +322,12 @@ mod tests {
             (10, EVERY, 5_000),
             (10, SOON, 2_000),
             (200, SOON, 4_000),
-            (200, EVERY, 20_000),
-            (3_000, EVERY, 60_000),
+            (100, EVERY, 30_000),
+            (3_000, EVERY, 45_000),
             (20_000, SOON, 200_000),
         ] {
-            assert_eq!(rest(1, ms(took), rate, OLD), ms(expected), "{took} {rate:?}");
-            assert_eq!(rest(2, ms(took), rate, OLD), ms(2 * expected), "{took} {rate:?}");
+            assert_eq!(rest(1, ms(took), rate, MOST_OLD), ms(expected), "{took} {rate:?}");
+            assert_eq!(rest(2, ms(took), rate, MOST_OLD), ms(2 * expected), "{took} {rate:?}");
         }
         let rests = [100, 2_000, 100_000].map(|took| rest(1, ms(took), (ms(60_000), 300), ms(600_000)));
         assert_eq!(rests, [ms(60_000), ms(600_000), ms(1_000_000)]);

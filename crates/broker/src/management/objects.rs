@@ -86,8 +86,8 @@ impl ManagementApi {
         };
         let (mut items, mut number) = (Vec::new(), 1);
         loop {
-            let part =
-                format!("page={number}&page_size={PAGE}&sort=name&use_regex=true&name={}", segment(names));
+            // In the order of their names. To ask for that order takes 3.10 six times as long.
+            let part = format!("page={number}&page_size={PAGE}&use_regex=true&name={}", segment(names));
             let page: Page<T> = self.get(&format!("{path}?{part}&{query}"))?;
             items.extend(page.items);
             if number >= page.page_count {

@@ -256,10 +256,11 @@ impl Collector {
         (self.last.broker.reachable, self.last.broker.problem) = (reachable, problem);
     }
 
-    /// Makes sure that everything is looked at again.
+    /// Makes sure that everything is looked at again. Before the first look, nothing was.
     fn note_change(&mut self) {
-        self.last.broker.changed = Some(self.last.at);
-        self.survey.renew();
+        if self.last.broker.changed.replace(self.last.at).is_some() {
+            self.survey.renew();
+        }
     }
 
     /// Enters the counts, and asks the management API for the rest.
