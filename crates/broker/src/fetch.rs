@@ -267,62 +267,36 @@ impl Side {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{BufRead, BufReader, Write},
-        net::TcpListener,
-        sync::{Arc, Mutex},
-        thread,
-    };
+    use std::thread;
 
     use delayline_core::topology::TopologySettings;
-    use delayline_settings::Settings;
     use serde_json::json;
 
     use super::*;
-    use crate::pattern::Pattern;
+    use crate::{management::pretend, pattern::Pattern};
 
     /// Reads a set from an API in whose vhost others have 10,000 queues, and that takes so long for each answer;
     /// returns the paths that it was asked for.
     fn asked_in_a_crowd(takes: impl Fn(&str) -> Duration + Send + 'static) -> Vec<String> {
         let topology = Topology::new(TopologySettings::default());
         let all = Snapshot::default().with(topology.objects());
-        let names =
-            |names: Vec<&String>| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
+        let names = |names: Vec<&String>| {
+            names.iter().map(|name| json!({ "name": name, "reductions": 1 })).collect::<Vec<_>>()
+        };
         let exchanges = json!(names(all.exchanges.keys().collect()));
         let queues =
             json!({ "items": names(all.queues.keys().collect()), "page_count": 1, "total_count": 10_033 });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut management = Settings::from_url("amqp://localhost").unwrap().management.unwrap();
-        management.url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let paths = Arc::clone(&asked);
-        thread::spawn(move || {
-            for socket in listener.incoming() {
-                let mut socket = socket.unwrap();
-                let lines = BufReader::new(socket.try_clone().unwrap()).lines().map(Result::unwrap);
-                let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
-                let path = lines[0].split(' ').nth(1).unwrap().to_owned();
-                let body = match path.as_str() {
-                    it if it.starts_with("/api/queues/%2F?") => queues.to_string(),
-                    it if it.starts_with("/api/exchanges/%2F?") => exchanges.to_string(),
-                    "/api/exchanges/%2F/delay" => json!({ "name": "delay" }).to_string(),
-                    "/api/overview" => {
-                        json!({ "rabbitmq_version": "4.3.6", "disable_stats": false }).to_string()
-                    }
-                    _ => "[]".into(),
-                };
-                thread::sleep(takes(&path));
-                paths.lock().unwrap().push(path);
-                let length = body.len();
-                let head =
-                    format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-                socket.write_all((head + &body).as_bytes()).unwrap();
+        let (api, asked) = pretend::answering(move |path| {
+            thread::sleep(takes(path));
+            match path {
+                "/api/exchanges/%2F/delay" => json!({ "name": "delay" }).to_string(),
+                path if path.starts_with("/api/queues/%2F?") => queues.to_string(),
+                path if path.starts_with("/api/exchanges/%2F?") => exchanges.to_string(),
+                _ => "[]".into(),
             }
         });
-        let api = ManagementApi::new(&management).unwrap();
         Snapshot::fetch(&api, "/", Scope::Set(&topology, &[])).unwrap();
-        let asked = asked.lock().unwrap();
-        asked.clone()
+        asked.lock().unwrap().clone()
     }
 
     #[test]

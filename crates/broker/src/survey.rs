@@ -270,7 +270,7 @@ impl Survey {
 
     /// How long to wait after work for which the broker is asked: at least a time, and so many times as long as it
     /// took. The second counts only up to `most`, or ten times as long as it took: one slow look, as on a busy machine,
-    /// must not blind a daemon for an hour. Two daemons each wait twice as long: together, they ask as often as one.
+    /// must not blind a daemon for an hour. Two daemons each wait twice as long: together, they ask no more than one.
     pub fn rest(&self, took: Duration, rate: (Duration, u32), most: Duration) -> Duration {
         rest(self.daemons.load(Ordering::Relaxed), took, rate, most)
     }

@@ -7,6 +7,8 @@ mod client;
 mod model;
 mod objects;
 mod policies;
+#[cfg(test)]
+pub(crate) mod pretend;
 mod shovels;
 mod silence;
 mod users;

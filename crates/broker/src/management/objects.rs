@@ -394,35 +394,14 @@ impl ManagementApi {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{BufRead, BufReader, Write},
-        net::TcpListener,
-        thread::{self, JoinHandle},
-    };
-
-    use delayline_settings::Settings;
-
     use super::*;
+    use crate::management::pretend;
 
     /// An API that gives these answers, one after the other; and the paths that it was asked for.
-    fn answering(answers: Vec<String>) -> (ManagementApi, JoinHandle<Vec<String>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut settings = Settings::from_url("amqp://localhost").unwrap().management.unwrap();
-        settings.url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let asked = thread::spawn(move || {
-            let answer = |body: String| {
-                let (mut socket, _) = listener.accept().unwrap();
-                let lines = BufReader::new(socket.try_clone().unwrap()).lines().map(Result::unwrap);
-                let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
-                let length = body.len();
-                let head =
-                    format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-                socket.write_all((head + &body).as_bytes()).unwrap();
-                lines[0].split(' ').nth(1).unwrap().to_owned()
-            };
-            answers.into_iter().map(answer).collect()
-        });
-        (ManagementApi::new(&settings).unwrap(), asked)
+    fn answering(answers: Vec<String>) -> (ManagementApi, impl FnOnce() -> Vec<String>) {
+        let mut answers = answers.into_iter();
+        let (api, asked) = pretend::answering(move |_| answers.next().unwrap());
+        (api, move || asked.lock().unwrap().clone())
     }
 
     #[test]
@@ -436,7 +415,7 @@ mod tests {
         let (queues, all) = api.queues_matching("/", Some(r"^a\.")).unwrap();
         assert_eq!(queues.iter().map(|queue| queue.name.as_str()).collect::<Vec<_>>(), ["a.1", "a.2", "a.3"]);
         assert_eq!(all, 9);
-        for (number, path) in asked.join().unwrap().iter().enumerate() {
+        for (number, path) in asked().iter().enumerate() {
             let part = format!("/api/queues/%2F?page={}&page_size=500&", number + 1);
             assert!(path.starts_with(&part) && path.contains("&name=%5Ea%5C."), "{path}");
         }
@@ -448,10 +427,10 @@ mod tests {
         let (api, asked) = answering(vec![queue.into()]);
         let found = api.queues_named("/", ["a"].into_iter(), LISTED).unwrap();
         assert_eq!((found.len(), found[0].messages_dlx), (1, Some(2)));
-        assert_eq!(asked.join().unwrap(), ["/api/queues/%2F/a?"]);
+        assert_eq!(asked(), ["/api/queues/%2F/a?"]);
         let (api, asked) = answering(vec![format!(r#"[{queue}, {{"name": "b"}}]"#)]);
         let found = api.queues_named("/", ["a", "gone"].into_iter(), 2 * LISTED - 1).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(asked.join().unwrap(), ["/api/queues/%2F?"]);
+        assert_eq!(asked(), ["/api/queues/%2F?"]);
     }
 }
