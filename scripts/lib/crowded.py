@@ -53,11 +53,17 @@ class Counting(http.server.BaseHTTPRequestHandler):
     # Otherwise, an answer takes 40 ms more.
     disable_nagle_algorithm = True
     requests = size = 0
+    # The broker's CPU seconds, and the time, during requests.
+    work = taken = 0
 
     def do_GET(self):
         length = int(self.headers.get("Content-Length") or 0)
         keep = {name: self.headers[name] for name in ("Authorization", "Content-Type") if self.headers[name]}
-        answer, text = ask(self.command, self.path, self.rfile.read(length) if length else None, keep)
+        body = self.rfile.read(length) if length else None
+        work, began = cpu(), time.time()
+        answer, text = ask(self.command, self.path, body, keep)
+        Counting.work += cpu() - work
+        Counting.taken += time.time() - began
         Counting.requests += 1
         Counting.size += len(text)
         self.send_response(answer.status)
@@ -145,7 +151,9 @@ def served(alone):
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )
     time.sleep(20)
+    work, taken, began = Counting.work, Counting.taken, time.time()
     percent, requests, size = burnt(idle())
+    work, taken, all = Counting.work - work, Counting.taken - taken, time.time() - began
     row("serve requests/min", requests)
     row("serve MB/min", size)
     def get(path):
@@ -163,7 +171,10 @@ def served(alone):
     daemon.wait()
     # The broker's own share changes with time, so it counts before and after.
     row("broker alone afterwards % of a core", after := burnt(idle() / 2)[0])
-    row("serve % of a core", percent - (alone + after) / 2)
+    alone = (alone + after) / 2
+    row("serve % of a core", percent - alone)
+    # The part of it during requests, which varies far less.
+    row("serve's requests % of a core", (work * 100 - taken * alone) / all)
     return page
 
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use delayline_admin::{self as admin, AppQueue, AppSpec, Applied, Delivery, DoctorOptions, Target};
 use delayline_amqp::Session;
+use delayline_broker::{BindingInfo, ManagementApi};
 use delayline_core::topology::{Binding, Endpoint, Exchange, ExchangeKind, Queue};
 use delayline_settings::Settings;
 use serde_json::{Value as Json, json};
@@ -58,6 +59,7 @@ fn many_queues_of_others_hide_nothing() {
     for name in ["shop", "void"] {
         session.declare_exchange(&Exchange::new(name, ExchangeKind::Fanout)).unwrap();
     }
+    let tap = session.declare_own_queue().unwrap();
     let mut bind = |source: &str, destination: Endpoint, key: &str| {
         session.bind(&Binding { source: source.into(), destination, key: key.into() }).unwrap();
     };
@@ -65,6 +67,7 @@ fn many_queues_of_others_hide_nothing() {
     // A way into the set that is not its own, and a way out.
     bind("shop", Endpoint::Queue("delay.level.03".into()), "");
     bind("delay", Endpoint::Queue("orders".into()), "#");
+    bind("delay.level.05", Endpoint::Queue(tap.clone()), "#");
     let through = |exchange: &str| Target::Exchange { exchange: exchange.into(), key: None, queue: None };
     for (key, delivery) in [
         ("billing", Delivery::Direct(AppQueue::new("billing"))),
@@ -87,6 +90,17 @@ fn many_queues_of_others_hide_nothing() {
         },
     );
     let others = crowd(&settings);
+    let api = ManagementApi::new(settings.management.as_ref().unwrap()).unwrap();
+    let named = |bindings: Result<Vec<BindingInfo>, _>| {
+        let mut bindings = bindings.unwrap();
+        bindings.retain(|binding| !binding.source.is_empty());
+        bindings.sort_by_key(|binding| format!("{binding:?}"));
+        bindings
+    };
+    let vhost = &settings.broker.vhost;
+    let listed = named(api.bindings(vhost, |_| true));
+    assert!(listed.iter().any(|binding| binding.destination == tap) && listed.len() > OTHERS);
+    assert_eq!(named(api.searched_bindings(vhost, |_| true)), listed);
     eventually_seen("the same is found", || look(&settings), |now| *now == before);
     // It belongs to an application, and a change is as safe as before.
     let spec = AppSpec::new(app("late"), Delivery::Direct(AppQueue::new("late")));

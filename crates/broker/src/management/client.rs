@@ -13,8 +13,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, fmt::rfc2822};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{
-    Deserializer as _,
-    de::{DeserializeOwned, SeqAccess, Visitor},
+    Deserializer,
+    de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Value as Json, error::Category};
 use ureq::{
@@ -256,7 +256,7 @@ impl ManagementApi {
     /// The items of a list, read one by one: whole lists of large vhosts would not fit into memory twice.
     pub(super) fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, ManagementError> {
         let mut items = Vec::new();
-        match self.each_within(self.timeout, path, |item| items.push(item))? {
+        match self.each_within(self.timeout, path, None, |item| items.push(item))? {
             true => Ok(items),
             false => Err(self.missing(path)),
         }
@@ -292,19 +292,30 @@ impl ManagementApi {
         path: &str,
         each: impl FnMut(T),
     ) -> Result<(), ManagementError> {
-        self.each_within(LONG_TIMEOUT, path, each).map(drop)
+        self.each_within(LONG_TIMEOUT, path, None, each).map(drop)
     }
 
-    /// The same, within a time. Returns whether there is such a list.
+    /// The same for the list in this field of an object.
+    pub(super) fn each_in<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        field: &str,
+        each: impl FnMut(T),
+    ) -> Result<(), ManagementError> {
+        self.each_within(LONG_TIMEOUT, path, Some(field), each).map(drop)
+    }
+
+    /// The same, within a time. Returns whether there is such a list or object.
     fn each_within<T: DeserializeOwned>(
         &self,
         timeout: Duration,
         path: &str,
+        field: Option<&str>,
         each: impl FnMut(T),
     ) -> Result<bool, ManagementError> {
         let Some((base, mut response)) = self.ask(path, timeout)? else { return Ok(false) };
         let reader = response.body_mut().with_config().limit(LONGEST).reader();
-        items(reader, each).map(|()| true).map_err(|error| unread(base, path, &error))
+        items(reader, field, each).map(|()| true).map_err(|error| unread(base, path, &error))
     }
 
     /// The answer of the first node that can be reached; `None` on 404.
@@ -390,10 +401,14 @@ fn plain<T: DeserializeOwned>(json: Json) -> serde_json::Result<T> {
     serde_json::from_value(json)
 }
 
-/// Reads a list item by item.
-fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> serde_json::Result<()> {
-    struct Items<T, F>(F, PhantomData<T>);
-    impl<'de, T: DeserializeOwned, F: FnMut(T)> Visitor<'de> for Items<T, F> {
+/// Reads a list item by item, or the list in a field of an object.
+fn items<T: DeserializeOwned>(
+    reader: impl io::Read,
+    field: Option<&str>,
+    each: impl FnMut(T),
+) -> serde_json::Result<()> {
+    struct Items<'a, T, F>(Option<&'a str>, F, PhantomData<T>);
+    impl<'de, T: DeserializeOwned, F: FnMut(T)> Visitor<'de> for Items<'_, T, F> {
         type Value = ();
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -402,13 +417,33 @@ fn items<T: DeserializeOwned>(reader: impl io::Read, each: impl FnMut(T)) -> ser
 
         fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
             while let Some(item) = list.next_element()? {
-                (self.0)(plain(item).map_err(serde::de::Error::custom)?);
+                (self.1)(plain(item).map_err(A::Error::custom)?);
             }
             Ok(())
         }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
+            let field = self.0.unwrap_or_default();
+            let mut items = Some(self);
+            while let Some(name) = object.next_key::<String>()? {
+                match items.take_if(|_| name == field) {
+                    Some(items) => object.next_value_seed(items)?,
+                    None => object.next_value::<IgnoredAny>().map(drop)?,
+                }
+            }
+            items.map_or(Ok(()), |_| Err(A::Error::custom(format!("no list `{field}`"))))
+        }
+    }
+    impl<'de, T: DeserializeOwned, F: FnMut(T)> DeserializeSeed<'de> for Items<'_, T, F> {
+        type Value = ();
+
+        fn deserialize<D: Deserializer<'de>>(self, list: D) -> Result<(), D::Error> {
+            list.deserialize_seq(self)
+        }
     }
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(reader));
-    json.deserialize_seq(Items(each, PhantomData))?;
+    let items = Items(field, each, PhantomData);
+    if field.is_some() { json.deserialize_map(items) } else { json.deserialize_seq(items) }?;
     json.end()
 }
 
@@ -452,7 +487,7 @@ fn needed(path: &str) -> &'static str {
 /// Whether a part of the API needs more than the tag `monitoring`.
 fn for_administrators(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
-    ["feature-flags", "users", "permissions/", "topic-permissions/", "operator-policies/"]
+    ["feature-flags", "users", "permissions/", "topic-permissions/", "operator-policies/", "definitions/"]
         .iter()
         .any(|part| path.starts_with(part))
         || path.ends_with("/permissions")
@@ -559,15 +594,23 @@ mod tests {
 
     #[test]
     fn reads_a_list_item_by_item() {
-        let read = |text: &str| {
+        let read = |text: &str, field| {
             let mut found: Vec<u8> = Vec::new();
-            let result = items(text.as_bytes(), |item| found.push(item));
+            let result = items(text.as_bytes(), field, |item| found.push(item));
             (found, result.map_err(|error| error.to_string()))
         };
-        assert_eq!(read("[1, 2]"), (vec![1, 2], Ok(())));
-        assert_eq!(read("[]"), (vec![], Ok(())));
-        for wrong in ["[1, 2", "[1, \"x\"]", "{}", "[1] 2"] {
-            assert!(read(wrong).1.is_err(), "{wrong}");
+        for (text, field, found) in [
+            ("[1, 2]", None, vec![1, 2]),
+            ("[]", None, vec![]),
+            (r#"{"a": [{"b": [7]}], "b": [1, 2], "c": {"b": [8]}}"#, Some("b"), vec![1, 2]),
+            (r#"{"b": []}"#, Some("b"), vec![]),
+        ] {
+            assert_eq!(read(text, field), (found, Ok(())), "{text}");
+        }
+        let wrong = ["[1, 2", "[1, \"x\"]", "{}", "[1] 2"].map(|text| (text, None));
+        let in_object = ["[1]", "{}", r#"{"a": [1]}"#, r#"{"b": 1}"#, r#"{"b": [1]"#, r#"{"b": [1]} 2"#];
+        for (text, field) in wrong.into_iter().chain(in_object.map(|text| (text, Some("b")))) {
+            assert!(read(text, field).1.is_err(), "{text}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! AMQP cannot list bindings, arguments or stuck dead letters; this API can. It is a plugin, so every
 //! caller must work without it, and must report that it is missing.
 
+mod bindings;
 mod client;
 mod model;
 mod objects;

@@ -37,6 +37,14 @@ pub struct Overview {
     pub disable_stats: bool,
 }
 
+impl Overview {
+    /// The numbers of the version; 0 for one that is missing or unreadable.
+    pub(super) fn version(&self) -> [u32; 3] {
+        let mut numbers = self.rabbitmq_version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
+        std::array::from_fn(|_| numbers.next().unwrap_or(0))
+    }
+}
+
 /// An item of `GET /api/feature-flags`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
