@@ -24,17 +24,11 @@ impl ManagementApi {
         vhost: &str,
         keep: impl Fn(&BindingInfo) -> bool,
     ) -> Result<Vec<BindingInfo>, ManagementError> {
-        let mut bindings = Vec::new();
-        self.each(&format!("bindings/{}?columns={ENDS}", segment(vhost)), |binding| {
-            if keep(&binding) {
-                bindings.push(binding);
-            }
-        })?;
-        Ok(bindings)
+        self.kept(&format!("bindings/{}?columns={ENDS}", segment(vhost)), None, keep)
     }
 
     /// The same from a broker that searches all bindings for each list of some. From 4.3.6 on, it lists them in
-    /// an eighth of the time as definitions, but for administrators only.
+    /// an eighth of the time as definitions, except for users without the tag `administrator`.
     ///
     /// # Errors
     /// See [`ManagementError`].
@@ -43,19 +37,29 @@ impl ManagementApi {
         vhost: &str,
         keep: impl Fn(&BindingInfo) -> bool,
     ) -> Result<Vec<BindingInfo>, ManagementError> {
-        let mut bindings = Vec::new();
-        let kept = |binding| {
-            if keep(&binding) {
-                bindings.push(binding);
-            }
-        };
-        if self.overview()?.version() >= STREAMS {
-            match self.each_in(&format!("definitions/{}", segment(vhost)), "bindings", kept) {
+        if self.overview().is_ok_and(|broker| broker.version() >= STREAMS) {
+            match self.kept(&format!("definitions/{}", segment(vhost)), Some("bindings"), &keep) {
                 Err(ManagementError::Refused { .. }) => {}
-                read => return read.map(|()| bindings),
+                read => return read,
             }
         }
         self.bindings(vhost, keep)
+    }
+
+    /// The bindings of a list, or of the list in a field of an object, that `keep` selects.
+    fn kept(
+        &self,
+        path: &str,
+        field: Option<&str>,
+        keep: impl Fn(&BindingInfo) -> bool,
+    ) -> Result<Vec<BindingInfo>, ManagementError> {
+        let mut bindings = Vec::new();
+        self.each(path, field, |binding| {
+            if keep(&binding) {
+                bindings.push(binding);
+            }
+        })?;
+        Ok(bindings)
     }
 
     /// The keys and arguments of the bindings from an exchange of a vhost to a queue, one by one,
@@ -72,7 +76,11 @@ impl ManagementApi {
         each: impl FnMut(BindingInfo),
     ) -> Result<(), ManagementError> {
         let (vhost, exchange, queue) = (segment(vhost), segment(exchange), segment(queue));
-        self.each(&format!("bindings/{vhost}/e/{exchange}/q/{queue}?columns=routing_key,arguments"), each)
+        self.each(
+            &format!("bindings/{vhost}/e/{exchange}/q/{queue}?columns=routing_key,arguments"),
+            None,
+            each,
+        )
     }
 
     /// The bindings from an exchange of a vhost; none if there is no such exchange.
@@ -80,11 +88,9 @@ impl ManagementApi {
     /// # Errors
     /// See [`ManagementError`].
     pub fn bindings_from(&self, vhost: &str, exchange: &str) -> Result<Vec<BindingInfo>, ManagementError> {
-        let mut bindings = Vec::new();
         let path =
             format!("exchanges/{}/{}/bindings/source?columns={ENDS}", segment(vhost), segment(exchange));
-        self.each(&path, |binding| bindings.push(binding))?;
-        Ok(bindings)
+        self.kept(&path, None, |_| true)
     }
 
     /// The bindings to an exchange or queue of a vhost; none if it is missing.
@@ -93,13 +99,11 @@ impl ManagementApi {
     /// See [`ManagementError`].
     pub fn bindings_to(&self, vhost: &str, end: &Endpoint) -> Result<Vec<BindingInfo>, ManagementError> {
         let (vhost, name) = (segment(vhost), segment(end.name()));
-        let mut bindings = Vec::new();
         let path = match end {
             Endpoint::Exchange(_) => format!("exchanges/{vhost}/{name}/bindings/destination?columns={ENDS}"),
             Endpoint::Queue(_) => format!("queues/{vhost}/{name}/bindings?columns={ENDS}"),
         };
-        self.each(&path, |binding| bindings.push(binding))?;
-        Ok(bindings)
+        self.kept(&path, None, |_| true)
     }
 
     /// The bindings from one exchange of a vhost to another; none if either is missing.

@@ -285,24 +285,15 @@ impl ManagementApi {
         plain(json).map(Some).map_err(|error| unexpected(base, path, error.to_string()))
     }
 
-    /// Hands over each item of a list, which may be longer than should be kept in memory, and may take the
-    /// broker long; none on 404.
+    /// Hands over each item of a list, or of the list in a field of an object. It may be longer than should be kept
+    /// in memory, and may take the broker long; none on 404.
     pub(super) fn each<T: DeserializeOwned>(
         &self,
         path: &str,
+        field: Option<&str>,
         each: impl FnMut(T),
     ) -> Result<(), ManagementError> {
-        self.each_within(LONG_TIMEOUT, path, None, each).map(drop)
-    }
-
-    /// The same for the list in this field of an object.
-    pub(super) fn each_in<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        field: &str,
-        each: impl FnMut(T),
-    ) -> Result<(), ManagementError> {
-        self.each_within(LONG_TIMEOUT, path, Some(field), each).map(drop)
+        self.each_within(LONG_TIMEOUT, path, field, each).map(drop)
     }
 
     /// The same, within a time. Returns whether there is such a list or object.

@@ -38,7 +38,7 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// The numbers of the version; 0 for one that is missing or unreadable.
+    /// The numbers of the version; 0 for a missing or unreadable number.
     pub(super) fn version(&self) -> [u32; 3] {
         let mut numbers = self.rabbitmq_version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
         std::array::from_fn(|_| numbers.next().unwrap_or(0))
