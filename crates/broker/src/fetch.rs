@@ -42,6 +42,8 @@ pub enum Scope<'a> {
     /// A set, its applications and gateways, the queues and exchanges that its due messages pass, these queues, and
     /// these exchanges with the queues and exchanges behind them.
     Set(&'a Topology, &'a [Endpoint]),
+    /// The same, with the bindings of its applications alone: from dispatch, and behind it.
+    Apps(&'a Topology, &'a [Endpoint]),
     /// A layout, its guard, and the queues and exchanges that its due messages pass. The topology is that of any
     /// set in the vhost.
     Layout(&'a Topology, &'a Layout),
@@ -52,7 +54,9 @@ impl Scope<'_> {
     #[must_use]
     pub fn pattern(&self) -> String {
         match self {
-            Self::Set(topology, _) => format!(r"^{}\.", escape(topology.settings().set.as_str())),
+            Self::Set(topology, _) | Self::Apps(topology, _) => {
+                format!(r"^{}\.", escape(topology.settings().set.as_str()))
+            }
             Self::Layout(_, layout) => {
                 let (first, last) = (layout.level(Level::LOWEST), layout.level(Level::TOP));
                 let same = first.chars().zip(last.chars()).take_while(|(one, other)| one == other);
@@ -67,7 +71,7 @@ impl Scope<'_> {
     #[must_use]
     pub fn owns(&self, name: &str) -> bool {
         match self {
-            Self::Set(topology, _) => {
+            Self::Set(topology, _) | Self::Apps(topology, _) => {
                 let rest = name.strip_prefix(topology.settings().set.as_str());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             }
@@ -170,7 +174,9 @@ impl Snapshot {
                 self.enter([], [], found);
             }
             let mut passed = match scope {
-                Scope::Set(topology, also) => passed(topology, None, self, also),
+                Scope::Set(topology, also) | Scope::Apps(topology, also) => {
+                    passed(topology, None, self, also)
+                }
                 Scope::Layout(topology, layout) => passed(topology, Some(layout), self, &[]),
             };
             passed.retain(|end| looked_up.insert(end.clone()));
@@ -197,6 +203,9 @@ impl Snapshot {
     /// The sides from which the bindings of a scope are read: from each of its exchanges, and to each exchange and
     /// queue of a set.
     fn sides(&self, scope: Scope<'_>) -> BTreeSet<Side> {
+        if let Scope::Apps(topology, _) = scope {
+            return [Side::From(topology.names().dispatch())].into();
+        }
         let own = self.exchanges.keys().filter(|name| !name.is_empty() && scope.owns(name)).cloned();
         let mut sides: BTreeSet<_> = own.map(Side::From).collect();
         let Scope::Set(topology, _) = scope else { return sides };
@@ -276,12 +285,13 @@ mod tests {
     use super::*;
     use crate::{management::pretend, pattern::Pattern};
 
-    /// Reads a set from an API of this version, in whose vhost others have 10,000 queues, and that takes so long for
+    /// Reads a part from an API of this version, in whose vhost others have 10,000 queues, and that takes so long for
     /// each answer, and may have definitions; returns the paths that it was asked for.
     fn asked_in_a_crowd(
+        scope: fn(&Topology) -> Scope<'_>,
         version: &'static str,
         definitions: Option<&'static str>,
-        takes: impl Fn(&str) -> Duration + Send + 'static,
+        takes: fn(&str) -> Duration,
     ) -> Vec<String> {
         let topology = Topology::new(TopologySettings::default());
         let all = Snapshot::default().with(topology.objects());
@@ -302,7 +312,7 @@ mod tests {
                 _ => "[]".into(),
             })
         });
-        let read = Snapshot::fetch(&api, "/", Scope::Set(&topology, &[])).unwrap();
+        let read = Snapshot::fetch(&api, "/", scope(&topology)).unwrap();
         let defined = read.bindings_from("delay.level.05");
         assert!(defined.iter().all(|it| it.key == "tap"), "{defined:?}");
         assert_eq!(defined.len(), definitions.map_or(0, |_| 1));
@@ -315,15 +325,28 @@ mod tests {
             ["/api/bindings/%2F?", "/api/definitions/%2F"]
                 .map(|list| paths.iter().filter(|path| path.starts_with(list)).count())
         };
-        assert_eq!(lists(asked_in_a_crowd("4.3.6", None, |_| Duration::from_millis(60))), [0, 0]);
-        let searched = |path: &str| Duration::from_millis(if path.contains("/bindings") { 500 } else { 0 });
-        assert_eq!(lists(asked_in_a_crowd("4.3.5", None, searched)), [1, 0]);
-        assert_eq!(lists(asked_in_a_crowd("4.3.6", None, searched)), [1, 1], "not an administrator");
+        let asked = |version, definitions, takes| {
+            asked_in_a_crowd(|topology| Scope::Set(topology, &[]), version, definitions, takes)
+        };
+        assert_eq!(lists(asked("4.3.6", None, |_| Duration::from_millis(60))), [0, 0]);
+        let searched: fn(&str) -> _ =
+            |path| Duration::from_millis(if path.contains("/bindings") { 500 } else { 0 });
+        assert_eq!(lists(asked("4.3.5", None, searched)), [1, 0]);
+        assert_eq!(lists(asked("4.3.6", None, searched)), [1, 1], "not an administrator");
         let definitions = r#"{"bindings": [
             {"source": "delay.level.05", "destination": "tap", "destination_type": "queue", "routing_key": "tap"},
             {"source": "other", "destination": "other", "destination_type": "queue", "routing_key": "other"}
         ]}"#;
-        assert_eq!(lists(asked_in_a_crowd("4.10.0-rc.1", Some(definitions), searched)), [0, 1]);
+        assert_eq!(lists(asked("4.10.0-rc.1", Some(definitions), searched)), [0, 1]);
+    }
+
+    #[test]
+    fn applications_are_read_without_the_other_bindings_of_the_set() {
+        let apps: fn(&Topology) -> Scope<'_> = |topology| Scope::Apps(topology, &[]);
+        let mut asked = asked_in_a_crowd(apps, "4.3.6", None, |_| Duration::ZERO);
+        asked.retain(|path| path.contains("/bindings"));
+        let [path] = asked.as_slice() else { panic!("{asked:?}") };
+        assert!(path.starts_with("/api/exchanges/%2F/delay.dispatch/bindings/source?"), "{path}");
     }
 
     #[test]

@@ -91,10 +91,24 @@ impl SeenSet {
     /// # Errors
     /// See [`ManagementError`]. Rights that cannot be read are no error.
     pub fn fetch(api: &ManagementApi, vhost: &str, topology: &Topology) -> Result<Self, ManagementError> {
+        let (grants, named) = Self::granted(api, vhost);
+        Ok(Self { snapshot: Snapshot::fetch(api, vhost, Scope::Set(topology, &named))?, grants })
+    }
+
+    /// The same, with the bindings of its applications alone.
+    ///
+    /// # Errors
+    /// See [`ManagementError`]. Rights that cannot be read are no error.
+    pub fn apps(api: &ManagementApi, vhost: &str, topology: &Topology) -> Result<Self, ManagementError> {
+        let (grants, named) = Self::granted(api, vhost);
+        Ok(Self { snapshot: Snapshot::fetch(api, vhost, Scope::Apps(topology, &named))?, grants })
+    }
+
+    /// The rights of users, and the queues that they may read.
+    fn granted(api: &ManagementApi, vhost: &str) -> (Result<Grants, ManagementError>, Vec<Endpoint>) {
         let grants = Grants::fetch(api, vhost);
         let named = grants.as_ref().map(Grants::names_read).unwrap_or_default();
-        let named: Vec<_> = named.into_iter().map(Endpoint::Queue).collect();
-        Ok(Self { snapshot: Snapshot::fetch(api, vhost, Scope::Set(topology, &named))?, grants })
+        (grants, named.into_iter().map(Endpoint::Queue).collect())
     }
 }
 

@@ -240,23 +240,23 @@ impl ManagementApi {
         self.find(&format!("queues/{vhost}/{name}?{}&{}", over("lengths"), over("data_rates")))
     }
 
-    /// The messages published into each queue whose name matches a pattern, and to each exchange whose name
-    /// does, or to all, over the last `age` seconds, with one sample every ten. The answers also contain
-    /// names and where exchanges lead, and nothing else.
+    /// The messages published into each of these queues of a vhost, and to each exchange whose name matches a
+    /// pattern, or to all, over the last `age` seconds, with one sample every ten. `all` is the number of all queues.
+    /// The answers also contain names and where exchanges lead, and nothing else.
     ///
     /// # Errors See [`ManagementError`].
-    pub fn publish_histories(
+    pub fn publish_histories<'a>(
         &self,
         vhost: &str,
         age: u32,
-        (queues, exchanges): (&str, Option<&str>),
+        (queues, all): (impl ExactSizeIterator<Item = &'a str>, usize),
+        exchanges: Option<&str>,
     ) -> Result<(Vec<QueueInfo>, Vec<ExchangeInfo>), ManagementError> {
-        let (vhost, over) = (segment(vhost), format!("msg_rates_age={age}&msg_rates_incr=10"));
-        let columns = "columns=name,message_stats.publish,message_stats.publish_details";
+        let over = format!("msg_rates_age={age}&msg_rates_incr=10");
+        let columns = "columns=name,reductions,message_stats.publish,message_stats.publish_details";
         // In this order: a message is published before it enters a queue.
-        let (queues, _) =
-            self.matching(&format!("queues/{vhost}"), &format!("{columns}&{over}"), Some(queues))?;
-        Ok((queues, self.matching(&format!("exchanges/{vhost}"), &over, exchanges)?.0))
+        let queues = self.named(vhost, &format!("{columns}&{over}"), queues, all)?;
+        Ok((queues, self.matching(&format!("exchanges/{}", segment(vhost)), &over, exchanges)?.0))
     }
 
     /// How fast messages of each of these queues of a vhost were redelivered and acknowledged over the last

@@ -133,7 +133,7 @@ fn api(settings: &Settings) -> Result<ManagementApi, AdminError> {
 pub fn list_apps(settings: &Settings, topology: &Topology) -> Result<AppList, AdminError> {
     let api = api(settings)?;
     let vhost = &settings.broker.vhost;
-    let SeenSet { snapshot, grants } = SeenSet::fetch(&api, vhost, topology)?;
+    let SeenSet { snapshot, grants } = SeenSet::apps(&api, vhost, topology)?;
     let (access, unread) = match grants {
         Ok(grants) => (Some(grants), None),
         Err(error @ ManagementError::Refused { .. }) => (None, Some(error)),
@@ -258,7 +258,7 @@ fn path(
 #[must_use]
 pub fn queue_of_app(settings: &Settings, topology: &Topology, app: &AppKey) -> Option<String> {
     let snapshot =
-        Snapshot::fetch(&api(settings).ok()?, &settings.broker.vhost, Scope::Set(topology, &[])).ok()?;
+        Snapshot::fetch(&api(settings).ok()?, &settings.broker.vhost, Scope::Apps(topology, &[])).ok()?;
     let key = RoutingKey::binding_pattern(app);
     let bound = snapshot.app_bindings(topology).into_iter().filter(|binding| binding.key == key);
     // A queue that is bound to an exchange behind a landing queue may belong to another application.

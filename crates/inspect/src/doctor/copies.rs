@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::{doctor::evidence::Evidence, finding::Finding, finding::FindingCode};
 use delayline_broker::{
-    ExchangeInfo, Grants, ManagementApi, ManagementError, QueueInfo, Route, Scope, Snapshot, escape, permits,
+    ExchangeInfo, Grants, ManagementApi, ManagementError, QueueInfo, Route, Snapshot, escape, permits,
 };
 use delayline_core::{
     codec::{AppKey, Delay, RoutingKey},
@@ -44,14 +44,14 @@ pub(super) fn count(
     snapshot: &Snapshot,
 ) -> Result<Option<Copies>, ManagementError> {
     let ways = ways_in(topology, snapshot);
-    let own = Scope::Set(topology, &[]).pattern();
     let set = format!("^{}", escape(topology.settings().set.as_str()));
     let is_ours = |name: &String| topology.exchanges().any(|exchange| exchange.name == *name);
     let exchanges = ways.iter().all(is_ours).then_some(set.as_str());
-    let (queues, exchanges) = api.publish_histories(&snapshot.vhost, HISTORY, (&own, exchanges))?;
+    let levels = snapshot.queues.keys().map(String::as_str);
+    let levels: Vec<_> = levels.filter(|name| topology.names().hop_of(name).is_some()).collect();
+    let levels = (levels.into_iter(), snapshot.queues_in_all);
+    let (levels, exchanges) = api.publish_histories(&snapshot.vhost, HISTORY, levels, exchanges)?;
     let ways: Vec<_> = exchanges.iter().filter(|it| ways.contains(&it.name)).collect();
-    let levels = queues.iter().filter(|queue| topology.names().hop_of(&queue.name).is_some());
-    let levels: Vec<_> = levels.collect();
     let (published, extra) = compare(&ways, &levels);
     if extra == 0 {
         return Ok(None);
@@ -90,7 +90,7 @@ fn ways_in(topology: &Topology, snapshot: &Snapshot) -> BTreeSet<String> {
 }
 
 /// How many messages were published, and how many more entered the levels for certain.
-fn compare(ways: &[&ExchangeInfo], levels: &[&QueueInfo]) -> (u64, u64) {
+fn compare(ways: &[&ExchangeInfo], levels: &[QueueInfo]) -> (u64, u64) {
     let ways: Vec<_> = ways.iter().map(|it| it.message_stats.publish_in_details.history()).collect();
     let levels: Vec<_> = levels.iter().map(|it| it.message_stats.publish_details.history()).collect();
     let published = ways.iter().map(|history| grown(history, 0)).sum();
@@ -257,10 +257,10 @@ mod tests {
             (&[900, 900, 0, 0, 0, 0, 0, 0], &[900, 900, 0, 0, 0, 0, 0, 0], (0, 0)),
         ] {
             let (way, level) = (exchange(published), queue(entered));
-            assert_eq!(compare(&[&way], &[&level]), expected, "{published:?} {entered:?}");
+            assert_eq!(compare(&[&way], &[level]), expected, "{published:?} {entered:?}");
         }
         let (one, two) = (exchange(&[0, 10, 10, 10, 10, 10]), exchange(&[0, 5, 5, 5, 5, 5]));
         let level = queue(&[0, 0, 0, 9, 9, 9]);
-        assert_eq!(compare(&[&one, &two], &[&level, &level]), (15, 3));
+        assert_eq!(compare(&[&one, &two], &[level.clone(), level]), (15, 3));
     }
 }

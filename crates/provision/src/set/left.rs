@@ -29,7 +29,7 @@ pub(super) fn left(topology: &Topology, apps: Vec<AppEntry>) -> Vec<String> {
 /// users.
 pub(super) fn left_earlier(settings: &Settings, topology: &Topology) -> Result<Vec<String>, AdminError> {
     let api = error::api(settings, "shows users")?;
-    let SeenSet { snapshot, grants: Ok(grants) } = SeenSet::fetch(&api, &settings.broker.vhost, topology)?
+    let SeenSet { snapshot, grants: Ok(grants) } = SeenSet::apps(&api, &settings.broker.vhost, topology)?
     else {
         return Ok(Vec::new());
     };
