@@ -286,7 +286,7 @@ impl Collector {
             None => self.api_problem = Some("the management API has not answered yet".into()),
             Some(reading) if self.last.read == Some(reading.at) => {}
             Some(reading) => {
-                self.last.read = Some(reading.at);
+                self.last.read = reading.counts.is_ok().then_some(reading.at).or(self.last.read);
                 self.api_problem = self.take_reading(&reading).err();
                 if self.api_problem.is_some() {
                     // Its certificate may have been renewed.
@@ -295,7 +295,7 @@ impl Collector {
             }
         }
         let age = self.last.read.and_then(|at| Duration::try_from(self.last.at.duration_since(at)).ok());
-        if let Some(age) = age.filter(|age| *age > OLD) {
+        if let Some(age) = age.filter(|age| *age > OLD && self.api_problem.is_none()) {
             let seconds = age.as_secs();
             self.last
                 .unchecked

@@ -39,3 +39,17 @@ fn without_the_management_api_nothing_is_known_to_be_stuck() {
     let level = &collector.last.levels[0];
     assert_eq!((level.stuck, level.stuck_since), (None, None));
 }
+
+#[test]
+fn a_question_that_failed_does_not_count_as_the_last_reading() {
+    let mut settings = Settings::from_url("amqp://localhost").unwrap();
+    // No program listens there.
+    settings.management.as_mut().unwrap().url = "http://127.0.0.1:1".parse().unwrap();
+    let mut collector = Collector::new(settings, Sources::default());
+    let known = Some(Timestamp::UNIX_EPOCH);
+    collector.last.read = known;
+    collector.note_depths(BTreeMap::new());
+    assert_eq!(collector.last.read, known);
+    let [unknown] = collector.last.unchecked.as_slice() else { panic!("{:?}", collector.last.unchecked) };
+    assert!(unknown.contains("cannot be reached"), "{unknown}");
+}
